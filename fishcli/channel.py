@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class ChannelClosed(Exception):
+class ChannelClosedError(Exception):
     """Put into, or got from, a channel that is closed (and, for ``get``, empty)."""
 
 
@@ -38,41 +38,41 @@ class Channel(Generic[T]):
     def put(self, item: T) -> None:
         """Add ``item``; waits while the channel is full (this is the backpressure).
 
-        Raises the error given to :meth:`fail`, or :class:`ChannelClosed`.
+        Raises the error given to :meth:`fail`, or :class:`ChannelClosedError`.
         """
         with self._not_full:
             while len(self._items) >= self._capacity and not self._ended():
                 self._not_full.wait()
             self._raise_error()
             if self._closed:
-                raise ChannelClosed
+                raise ChannelClosedError
             self._items.append(item)
             self._not_empty.notify()
 
     def get(self) -> T:
         """Take the oldest item; waits while there is none.
 
-        Raises the error given to :meth:`fail`, or :class:`ChannelClosed` once drained.
+        Raises the error given to :meth:`fail`, or :class:`ChannelClosedError` once drained.
         """
         with self._not_empty:
             while not self._items and not self._ended():
                 self._not_empty.wait()
             self._raise_error()
             if not self._items:
-                raise ChannelClosed
+                raise ChannelClosedError
             return self._pop()
 
     def get_nowait(self) -> T | None:
         """Take the oldest item, or None if there is none right now.
 
-        Raises the error given to :meth:`fail`, or :class:`ChannelClosed` once drained.
+        Raises the error given to :meth:`fail`, or :class:`ChannelClosedError` once drained.
         """
         with self._lock:
             self._raise_error()
             if self._items:
                 return self._pop()
             if self._closed:
-                raise ChannelClosed
+                raise ChannelClosedError
             return None
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Channel(Generic[T]):
         while True:
             try:
                 yield self.get()
-            except ChannelClosed:
+            except ChannelClosedError:
                 return
 
     def _ended(self) -> bool:

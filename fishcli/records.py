@@ -23,7 +23,9 @@ MAX_NEW_TOKENS_LIMIT = 32768
 TOP_K_LIMIT = 4096
 
 
-def check_range(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
+def check_range(
+    name: str, value: float, low: float, high: float, *, open_low: bool = False
+) -> None:
     """Raise :class:`UsageError` naming field, value and allowed range."""
     below = value <= low if open_low else value < low
     if below or not value <= high:  # `not <=` also catches NaN

@@ -1,0 +1,1 @@
+"""Numeric building blocks. Knows only torch and Triton; see :mod:`fishcli.kernels.reference`."""
