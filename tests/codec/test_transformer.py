@@ -64,3 +64,10 @@ def test_positions_go_on_past_the_stored_buffer(codec):
     """The toy stores 64 rows of its table; a longer row must not start again or fail."""
     codes = torch.randint(0, 64, (1, 10, 80), generator=torch.Generator().manual_seed(0))
     assert codec.decode(codes).isfinite().all()
+
+
+def test_the_norm_is_told_apart_from_other_epsilons():
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0)) * 1e-2
+    norm = transformer.RMSNorm(64)
+    assert torch.allclose(norm(x), F.rms_norm(x, (64,), eps=1e-5), atol=1e-5)
+    assert not torch.allclose(norm(x), F.rms_norm(x, (64,), eps=1e-6), atol=1e-3)
