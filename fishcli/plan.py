@@ -17,18 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fishcli.columns import ColumnKinds
 from fishcli.errors import RowError, UsageError
-from fishcli.estimate import estimate_frames
+from fishcli.estimate import estimate_frames, frame_budget_of
 from fishcli.fingerprint import Fingerprinter
 from fishcli.ledger import Ledger, Record
-from fishcli.manifest.ids import fold
+from fishcli.manifest.columns import ColumnKinds
+from fishcli.manifest.sameids import SameIds
 from fishcli.outdir import OutputFolder
 from fishcli.records import BadRow, Row, check_range
 
 WINDOW = 65536  # rows ordered together
 PROBLEMS_KEPT = 100
-SAME_IDS_SHOWN = 5
 
 TODO, DONE, CAPPED, BAD, FAILED, LEFT = range(6)  # what the plan makes of a row
 
@@ -77,7 +76,7 @@ class Plan:
     columns: ColumnKinds = field(default_factory=ColumnKinds)  # carried through
     distinct_references: int = 0  # files that the rows to do name
     estimated_frames: int = 0  # of the rows to do
-    longest_frames: int = 0  # the longest single estimate among them
+    longest_budget: int = 0  # the largest budget in frames among them
     longest_prompt_bytes: int = 0  # the most text and transcript among them
     _actions: bytearray = field(default_factory=bytearray)
 
@@ -122,9 +121,9 @@ def scan(
     plan = Plan(source, policy.limit)
     work = _Work(plan, out)
     decide = _Decider(ledger, fingerprinter, policy, out, plan.failed_reasons)
-    keys = array("q")
+    ids = SameIds()
     for row in plan.rows():
-        keys.append(hash(fold(row.id)))
+        ids.add(row.id)
         if row.extra:
             plan.columns.note(row.extra)
         if isinstance(row, Row):
@@ -135,7 +134,7 @@ def scan(
             action = BAD
             _note_problems(plan, row)
         plan._actions.append(action)
-    _refuse_same_ids(plan, keys)
+    ids.check(plan.rows)
     work.finish()
     count = plan._actions.count
     plan.counts = Counts(
@@ -228,7 +227,8 @@ class _Work:
                     f"{self._out.path}, where it could be replaced"
                 )
         plan.estimated_frames += frames
-        plan.longest_frames = max(plan.longest_frames, frames)
+        budget = frame_budget_of(frames, row.max_new_tokens)
+        plan.longest_budget = max(plan.longest_budget, budget)
         plan.longest_prompt_bytes = max(plan.longest_prompt_bytes, size)
 
     def finish(self) -> None:
@@ -245,34 +245,6 @@ def _note_problems(plan: Plan, row: BadRow) -> None:
     plan.problem_count += len(row.problems)
     room = PROBLEMS_KEPT - len(plan.problems)
     plan.problems.extend(row.problems[: max(room, 0)])
-
-
-def _refuse_same_ids(plan: Plan, keys: array[int]) -> None:
-    """Equal hashes are only a hint: read the rows again and compare the ids themselves."""
-    values, counts = np.unique(np.frombuffer(keys, np.int64), return_counts=True)
-    suspects = frozenset(values[counts > 1].tolist())
-    if not suspects:
-        return
-    first: dict[str, Row | BadRow] = {}
-    clashes: list[str] = []
-    for row in plan.rows():
-        name = fold(row.id)
-        if hash(name) not in suspects:
-            continue
-        other = first.setdefault(name, row)
-        if other is not row:
-            clashes.append(_clash(other, row))
-            if len(clashes) == SAME_IDS_SHOWN:
-                break
-    if clashes:
-        raise UsageError(f"every row needs a file of its own: {'; '.join(clashes)}")
-
-
-def _clash(one: Row | BadRow, two: Row | BadRow) -> str:
-    lines = f"lines {one.line} and {two.line}"
-    if one.id == two.id:
-        return f"{lines} both have the id {one.id!r}"
-    return f"{lines} have the ids {one.id!r} and {two.id!r}, one name on many file systems"
 
 
 def _length(row: Row) -> int:

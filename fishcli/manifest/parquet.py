@@ -76,7 +76,7 @@ class ParquetFile(Manifest):
                 for batch in file.iter_batches(batch_rows, columns=columns):
                     yield from _records(batch, number)
                     number += batch.num_rows
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
             raise RunError(f"{self.name} is damaged after row {number}: {error}") from error
 
     def _spooling(
