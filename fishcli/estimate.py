@@ -22,4 +22,9 @@ def frame_budget(text: str, max_new_tokens: int) -> int:
     Twice the estimate and two seconds, never above ``max_new_tokens``: a model that
     misses its stop token costs a bounded time, not 4096 frames.
     """
-    return min(max_new_tokens, math.ceil(2 * estimate_frames(text) + 2 * FRAME_RATE))
+    return frame_budget_of(estimate_frames(text), max_new_tokens)
+
+
+def frame_budget_of(estimate: int, max_new_tokens: int) -> int:
+    """:func:`frame_budget` of a text with this estimate."""
+    return min(max_new_tokens, math.ceil(2 * estimate + 2 * FRAME_RATE))

@@ -69,12 +69,13 @@ def load_tokenizer(folder: Path, config: ModelConfig) -> CheckpointTokenizer:
 
     Raises :class:`RunError` naming a missing file or the token that does not fit.
     """
-    from transformers import AutoTokenizer  # noqa: PLC0415 - seconds to import
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - seconds to import
 
     if not (folder / "tokenizer.json").exists():
         raise RunError(f"{folder / 'tokenizer.json'} is missing from the checkpoint")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        # Not AutoTokenizer: it would look for a model class to go with config.json.
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{folder}: the tokenizer cannot be loaded: {error}") from None
     expected = {

@@ -1,0 +1,86 @@
+"""How many slots fit, how long a row may be: decided and said before the work begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fishcli.audio import MAX_REFERENCE_SECONDS
+from fishcli.engine import bytes_per_token
+from fishcli.errors import UsageError
+from fishcli.estimate import FRAME_RATE
+from fishcli.model import ModelConfig
+
+AUTO_SLOTS = {"cuda": 64, "cpu": 8}
+CAPACITY_STEP = 64  # positions a slot are a multiple of this
+WORKING_BYTES = 6 * 10**9  # activations of prefill and codec on a GPU
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What the rows of a run ask of a slot, all of them upper bounds."""
+
+    prompt_columns: int  # columns of the longest prompt without its reference's frames
+    budget_frames: int  # the largest budget
+    has_references: bool
+
+    @property
+    def positions(self) -> int:
+        """Positions of the longest row, reference included."""
+        reference = int(MAX_REFERENCE_SECONDS * FRAME_RATE) + 1 if self.has_references else 0
+        return self.prompt_columns + reference + self.budget_frames
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Slots of the engine and positions of each; sizes in bytes."""
+
+    slots: int
+    capacity: int
+    kv_bytes: int
+    weight_bytes: int
+    free_bytes: int | None  # of the device, before the cache; None where it is not limited
+    note: str = ""  # what was lowered, and why
+
+    def __str__(self) -> str:
+        free = "" if self.free_bytes is None else f", {self.free_bytes / GB:.1f} GB free before it"
+        return (
+            f"memory plan: weights {self.weight_bytes / GB:.2f} GB, cache "
+            f"{self.kv_bytes / GB:.2f} GB ({self.slots} slots of {self.capacity} positions){free}"
+        )
+
+
+def plan_memory(
+    config: ModelConfig,
+    weight_bytes: int,
+    need: Need,
+    wanted_slots: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> MemoryPlan:
+    """Fit the cache into what the device has left after the weights.
+
+    ``wanted_slots`` None: as many as fit, up to AUTO_SLOTS. More than fit are lowered, with a
+    note; if not even one fits, :class:`UsageError` says what is missing.
+    """
+    capacity = -(-need.positions // CAPACITY_STEP) * CAPACITY_STEP
+    capacity = min(capacity, config.slow.max_seq_len)
+    slot_bytes = capacity * bytes_per_token(config.slow, dtype)
+    slots = wanted_slots or AUTO_SLOTS[device.type]
+    free, note = None, ""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        room = (free - WORKING_BYTES) // slot_bytes
+        if room < 1:
+            raise UsageError(
+                f"{free / GB:.1f} GB of device memory are free, one row of {capacity} positions "
+                f"needs {(slot_bytes + WORKING_BYTES) / GB:.1f} GB: use a smaller "
+                "--max-new-tokens, a shorter reference, or another device"
+            )
+        if room < slots:
+            if wanted_slots is not None:
+                note = f"--max-batch-size {slots} lowered to {room}: more does not fit in memory"
+            slots = room
+    return MemoryPlan(slots, capacity, slots * slot_bytes, weight_bytes, free, note)

@@ -1,0 +1,300 @@
+"""A whole run: resolve, plan, load, generate, results, report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fishcli.checkpoint import Checkpoint, resolve
+from fishcli.errors import UsageError
+from fishcli.estimate import FRAME_RATE
+from fishcli.fingerprint import Fingerprinter, ReferenceDigests
+from fishcli.ledger import Ledger
+from fishcli.manifest import (
+    STDIN,
+    Manifest,
+    RowDefaults,
+    RowSource,
+    open_manifest,
+    read_voice_pool,
+)
+from fishcli.metrics import RunMetrics
+from fishcli.outdir import OutputFolder
+from fishcli.pipeline.interrupt import Interrupted, Interrupts
+from fishcli.pipeline.line import Line, LineSettings, Observer
+from fishcli.pipeline.memory import MemoryPlan, Need, plan_memory
+from fishcli.pipeline.models import Models, load_models, pick_device
+from fishcli.plan import Plan, Policy, scan
+from fishcli.prompt import PromptBuilder, Spoken
+from fishcli.report import (
+    Rows,
+    RunReport,
+    folder_totals,
+    host_memory_gb,
+    machine,
+    run_figures,
+    write_report,
+)
+from fishcli.results import write_results
+from fishcli.settings import SynthSettings
+from fishcli.writer import FileFormat
+
+# A time limit takes no new rows in its last tenth (a minute at most), and drops what is
+# still running in the last fiftieth (ten seconds at most), so that files and report fit.
+FINISH_SHARE, FINISH_MAX_S = 0.1, 60.0
+STOP_SHARE, STOP_MAX_S = 0.02, 10.0
+
+
+def synthesize(
+    manifest: str | Path, out: Path, settings: SynthSettings, observer: Observer
+) -> RunReport:
+    """Turn a manifest into files, a ledger, results and a report in ``out``.
+
+    Rows that fail are counted, not raised. Raises :class:`FishError`: ``UsageError`` before
+    any work, ``RunError`` when the run itself failed, ``Interrupted`` before generation.
+    """
+    with Interrupts().installed() as interrupts:
+        return _Run(out, settings, observer, interrupts).go(manifest)
+
+
+def row_source(manifest: Manifest, settings: SynthSettings) -> RowSource:
+    """The rows of a manifest under a run's settings."""
+    pool = () if settings.voice_pool is None else read_voice_pool(settings.voice_pool)
+    defaults = RowDefaults(
+        sampling=settings.sampling,
+        max_new_tokens=settings.max_new_tokens,
+        run_seed=settings.seed,
+        reference=settings.reference,
+        voice_pool=pool,
+        takes=settings.takes,
+    )
+    return RowSource(manifest, defaults)
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Seconds of the phases of a run, one after the other, for its report."""
+
+    started: float = field(default_factory=time.perf_counter)
+    phases: dict[str, float] = field(default_factory=dict)
+    _last: float = field(default_factory=time.perf_counter)
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.phases[name] = now - self._last
+        self._last = now
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.started
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """What is settled before the models are loaded."""
+
+    checkpoint: Checkpoint
+    plan: Plan
+    ledger: Ledger
+    fingerprinter: Fingerprinter
+
+
+class _Run:
+    """The phases of one run, in order; each leaves what the next needs."""
+
+    def __init__(
+        self, out: Path, settings: SynthSettings, observer: Observer, interrupts: Interrupts
+    ) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._interrupts = interrupts
+        self._clock = _Clock()
+        self._begin = time.monotonic()
+        self._out = OutputFolder(out, settings.layout)
+        self._device = pick_device(settings.device)
+
+    def go(self, path: str | Path) -> RunReport:
+        checkpoint = resolve(self._settings.model, self._device)
+        for notice in checkpoint.notices:
+            self._observer.note(notice)
+        with open_manifest(path, spool_dir=self._out.cache / "clips") as manifest:
+            if str(path) != STDIN:
+                self._out.refuse_input(Path(path))
+            source = row_source(manifest, self._settings)
+            settings = {"model": checkpoint.identity, **self._settings.run_wide()}
+            self._out.claim(settings, overwrite=self._settings.overwrite)
+            with Ledger.open(self._out.path) as ledger:
+                job = self._plan(checkpoint, source, ledger)
+                self._tell(job, str(path))
+                return self._work(job)
+
+    def _plan(self, checkpoint: Checkpoint, source: RowSource, ledger: Ledger) -> _Job:
+        settings = self._settings
+        self._out.remove_leftovers()
+        digests = ReferenceDigests(self._out.cache / "references.jsonl")
+        fingerprinter = Fingerprinter(
+            checkpoint.identity, settings.audio_format, settings.subtype, digests
+        )
+        policy = Policy(settings.retry_failed, settings.overwrite, settings.limit)
+        with self._interrupts.stoppable():
+            plan = scan(source, ledger, fingerprinter, policy, self._out)
+        self._clock.lap("plan_s")
+        return _Job(checkpoint, plan, ledger, fingerprinter)
+
+    def _tell(self, job: _Job, path: str) -> None:
+        plan, note = job.plan, self._observer.note
+        for problem in plan.problems:
+            note(problem)
+        if plan.problem_count > len(plan.problems):
+            note(f"… and {plan.problem_count - len(plan.problems)} more problems")
+        if job.ledger.damaged:
+            note(f"{job.ledger.damaged} damaged ledger lines: their rows are redone")
+        if plan.valid == 0:
+            raise UsageError(f"{path}: no valid row in {plan.counts.rows}")
+        minutes = plan.estimated_frames / FRAME_RATE / 60
+        note(
+            f"plan: {plan.counts.rows} rows, {plan.counts.todo} to do (about {minutes:.1f} "
+            f"minutes of audio, {plan.distinct_references} distinct references), "
+            f"{plan.counts.skipped} done before, {plan.counts.failed} failed"
+        )
+
+    def _work(self, job: _Job) -> RunReport:
+        counts = job.plan.counts
+        # Rows that a policy leaves alone count as skipped: they are not this run's work.
+        metrics = RunMetrics(counts.rows, counts.failed, counts.skipped + counts.left)
+        metrics.reasons.update(job.plan.failed_reasons)
+        outcome = _Outcome()
+        try:
+            if counts.todo:
+                self._generate(job, metrics, outcome)
+        except Interrupted as interruption:
+            outcome.interruption = interruption
+        self._clock.lap("generate_s")
+        if outcome.interruption is None:
+            write_results(job.plan, job.ledger, job.fingerprinter, self._out)
+            self._clock.lap("results_s")
+        report = self._report(job, metrics, outcome)
+        write_report(self._out, report, folder_totals(job.ledger))
+        return report
+
+    def _generate(self, job: _Job, metrics: RunMetrics, outcome: _Outcome) -> None:
+        with self._interrupts.stoppable():
+            models = load_models(job.checkpoint, self._device)
+        self._clock.lap("load_s")
+        memory = self._memory(job.plan, models)
+        outcome.memory = memory
+        self._observer.note(str(memory))
+        if memory.note:
+            self._observer.note(memory.note)
+        line = Line(
+            models, memory, self._line_settings(models), self._out, job.ledger, job.fingerprinter
+        )
+        outcome.line = line
+        rows = (row for window in job.plan.windows(self._settings.plan_window) for row in window)
+        line.run(rows, metrics, self._observer, self._interrupts)
+        if sum(metrics.status.values()) + metrics.skipped < metrics.rows_total:
+            raise Interrupted("the time limit is reached")
+
+    def _memory(self, plan: Plan, models: Models) -> MemoryPlan:
+        prompts = PromptBuilder(models.tokenizer, models.checkpoint.config)
+        empty = Spoken("", torch.zeros(models.codec.num_codebooks, 0, dtype=torch.int32))
+        frame = prompts.build("", [empty] if plan.distinct_references else [])
+        need = Need(
+            # A token is at least a byte, so the text's bytes bound its columns.
+            prompt_columns=frame.shape[1] + plan.longest_prompt_bytes,
+            budget_frames=plan.longest_budget,
+            has_references=plan.distinct_references > 0,
+        )
+        return plan_memory(
+            models.checkpoint.config,
+            models.weight_bytes,
+            need,
+            self._settings.max_batch_size,
+            self._device,
+            models.dtype,
+        )
+
+    def _line_settings(self, models: Models) -> LineSettings:
+        settings, finish_by, stop_by = self._settings, None, None
+        if (limit := settings.time_limit_s) is not None:
+            finish_by = self._begin + limit - min(FINISH_SHARE * limit, FINISH_MAX_S)
+            stop_by = self._begin + limit - min(STOP_SHARE * limit, STOP_MAX_S)
+        return LineSettings(
+            FileFormat(models.codec.sample_rate, settings.audio_format, settings.subtype),
+            isolated=settings.deterministic,
+            finish_by=finish_by,
+            stop_by=stop_by,
+        )
+
+    def _report(self, job: _Job, metrics: RunMetrics, outcome: _Outcome) -> RunReport:
+        rows = _rows(metrics)
+        interruption = outcome.interruption
+        return RunReport(
+            rows=rows,
+            exit_code=_exit_code(rows, job.plan.skipped_capped, interruption),
+            ended="complete" if interruption is None else str(interruption),
+            model=job.checkpoint.name,
+            weights=job.checkpoint.weights,
+            device=device_name(self._device),
+            dtype="bfloat16" if self._device.type == "cuda" else "float32",
+            wall_s=self._clock.elapsed,
+            reasons=dict(metrics.reasons),
+            settings=self._settings.run_wide(),
+            machine=machine(torch=str(torch.__version__)),
+            peak_memory_gb=peak_memory_gb(self._device),
+            **outcome.figures(self._clock.phases),
+            **run_figures(metrics),
+        )
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """How generating went, as far as it came."""
+
+    memory: MemoryPlan | None = None
+    line: Line | None = None
+    interruption: Interrupted | None = None
+
+    def figures(self, phases: dict[str, float]) -> dict[str, Any]:
+        if self.line is None or self.memory is None:
+            return {"stages": phases}
+        occupancy = self.line.engine_stats.occupancy(self.memory.slots)
+        stages = {**phases, **asdict(self.line.stage_times)}
+        return {"stages": stages, "slots": self.memory.slots, "occupancy": occupancy}
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's product name, or ``cpu``."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def peak_memory_gb(device: torch.device) -> dict[str, float]:
+    """Largest memory use of this process so far, by where."""
+    peaks = {"host": host_memory_gb()}
+    if device.type == "cuda":
+        peaks["device"] = torch.cuda.max_memory_reserved(device) / 1e9
+    return peaks
+
+
+def _rows(metrics: RunMetrics) -> Rows:
+    status = metrics.status
+    done = status["ok"] + status["capped"] + status["failed"] + metrics.skipped
+    return Rows(
+        read=metrics.rows_total,
+        ok=status["ok"],
+        capped=status["capped"],
+        failed=status["failed"],
+        skipped=metrics.skipped,
+        pending=metrics.rows_total - done,
+    )
+
+
+def _exit_code(rows: Rows, skipped_capped: int, interruption: Interrupted | None) -> int:
+    """0 only if every row of the manifest is ok, whichever run made it so."""
+    if interruption is not None:
+        return interruption.exit_code
+    return 3 if rows.capped or rows.failed or skipped_capped else 0
