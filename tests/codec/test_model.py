@@ -1,11 +1,15 @@
 """Decoding and encoding against the golden results, and what causality promises."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from fishcli.codec import load_codec
 from fishcli.codec import model as model_module
-from tests.conftest import relative_error
+from tests.conftest import CPU, TOY, relative_error
 
 GOLDEN_AUDIO = 3e-5
 # Another batch shape may sum in another order, and the toy's random weights amplify that;
@@ -133,9 +137,6 @@ def test_a_piece_looks_back_as_far_as_the_waveform_depends_on_and_no_further(cod
 
 
 def test_bfloat16_decodes_close_to_float32(codec, golden):
-    from fishcli.codec import load_codec
-    from tests.conftest import CPU, TOY
-
     half = load_codec(TOY, CPU, torch.bfloat16)
     expected = golden["decode.1.audio"]
 
@@ -152,3 +153,25 @@ def test_sizes_are_told(codec):
     assert (codec.sample_rate, codec.hop_length, codec.num_codebooks) == (44100, 2048, 10)
     assert codec.codebook_sizes == (256, *[64] * 9)
     assert codec.device == torch.device("cpu")
+
+
+LONG_ROW = """
+import resource, sys, torch
+from pathlib import Path
+from fishcli.codec import load_codec
+torch.set_num_threads(2)
+codec = load_codec(Path(sys.argv[1]), "cpu")
+codec.decode(torch.zeros(1, 10, 300, dtype=torch.int32))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+audio = codec.decode(torch.zeros(1, 10, 10_000, dtype=torch.int32))
+print(audio.shape[1], (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_row_of_10000_frames_decodes_in_little_more_memory_than_its_samples():
+    run = [sys.executable, "-c", LONG_ROW, str(TOY)]
+    answer = subprocess.run(run, capture_output=True, text=True, check=True)
+    samples, megabytes = map(int, answer.stdout.split())
+    assert samples == 10_000 * 2048
+    assert megabytes < 250  # the samples are 82 MB; all pairs of 10,000 positions were 400
