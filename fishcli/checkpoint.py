@@ -45,6 +45,7 @@ class Checkpoint:
     config: ModelConfig
     codec_config: CodecConfig
     identity: str  # equal for equal weights; part of every row's fingerprint
+    codec_identity: str  # of the codec alone: voices serve every model that shares it
     weights: Literal["trained", "random"]
     notices: tuple[str, ...] = ()  # lines the user should read once
 
@@ -98,11 +99,10 @@ def resolve(name: str, device: torch.device) -> Checkpoint:
 
 def check_files(folder: Path) -> None:
     """Raise :class:`RunError` naming the first file a checkpoint lacks. Reads no weights."""
-    for name in ("config.json", "tokenizer.json"):
-        if not (folder / name).is_file():
-            raise RunError(f"{folder / name} is missing from the checkpoint")
+    for file in (folder / "config.json", folder / "tokenizer.json", _codec_files(folder)[0]):
+        if not file.is_file():
+            raise RunError(f"{file} is missing from the checkpoint")
     weight_files(folder)
-    _codec_file(folder)
 
 
 def _auto(device: torch.device) -> Checkpoint:
@@ -141,6 +141,7 @@ def _random(name: str) -> Checkpoint:
         config=ModelConfig.from_dict(parts["config"]),
         codec_config=msgspec.convert(parts["codec"], CodecConfig),
         identity=f"{name} {_digest(text.encode())}",
+        codec_identity=f"{name} {_digest(json.dumps(parts['codec']).encode())}",
         weights="random",
         notices=(RANDOM_NOTICE,),
     )
@@ -173,7 +174,8 @@ def _checkpoint(
         folder=folder,
         config=ModelConfig.from_folder(folder),
         codec_config=codec_config(folder),
-        identity=identity or _folder_identity(folder),
+        identity=identity or _identity([*_ar_files(folder), *_codec_files(folder)]),
+        codec_identity=_identity(_codec_files(folder)),
         weights=weights,
         notices=notices,
     )
@@ -187,22 +189,24 @@ def _is_whole(folder: Path) -> bool:
     return True
 
 
-def _codec_file(folder: Path) -> Path:
-    for name in ("codec.pth", "codec.safetensors"):
-        if (folder / name).is_file():
-            return folder / name
-    raise RunError(f"{folder / 'codec.pth'} is missing from the checkpoint")
+def _ar_files(folder: Path) -> list[Path]:
+    """The files of the transformers and their tokenizer."""
+    return [folder / "config.json", folder / "tokenizer.json", *weight_files(folder)]
 
 
-def _folder_identity(folder: Path) -> str:
-    """Digest of a folder's files: name, size, first and last MiB of each.
+def _codec_files(folder: Path) -> list[Path]:
+    """The codec's weights and, last, what may say more about them."""
+    pickle, safe = folder / "codec.pth", folder / "codec.safetensors"
+    return [safe if safe.is_file() and not pickle.is_file() else pickle, folder / "codec.json"]
 
-    The first MiB holds the configs and tokenizer and the headers of safetensors, the last
-    one weights, so that a model trained further differs. Reading 11 GB would cost half a
-    minute at every start.
+
+def _identity(files: list[Path]) -> str:
+    """Digest of files: name, size, first and last MiB of each that is there.
+
+    The first MiB holds configs, tokenizer and the headers of safetensors, the last one
+    weights, so that a model trained further differs. Reading all of 11 GB would cost half
+    a minute at every start.
     """
-    files = [folder / "config.json", folder / "tokenizer.json", *weight_files(folder)]
-    files += [_codec_file(folder), folder / "codec.json"]
     parts = []
     for file in sorted(filter(Path.is_file, files)):
         size = file.stat().st_size

@@ -102,7 +102,17 @@ def test_a_folder_is_known_by_its_content(toy, tmp_path):
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1  # trained on: same shapes, same size
     weights.write_bytes(data)
-    assert resolve(str(moved), CPU).identity != first.identity
+    changed = resolve(str(moved), CPU)
+    assert changed.identity != first.identity
+    assert changed.codec_identity == first.codec_identity
+
+
+def test_another_codec_is_another_model(toy):
+    first = resolve(str(toy), CPU)
+    (toy / "codec.json").write_text('{"quantizer_window": 8, "encoder_window": 32}')
+    changed = resolve(str(toy), CPU)
+    assert changed.codec_identity != first.codec_identity
+    assert changed.identity != first.identity
 
 
 @pytest.mark.parametrize(
