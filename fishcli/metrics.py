@@ -51,7 +51,7 @@ class RunMetrics:
 
     def submitted(self, when: float) -> None:
         """A row entered the engine at ``when``."""
-        if self.first_row is None:
+        if self.first_row is None or when < self.first_row:
             self.first_row = when
 
     def add(self, records: Sequence[Record]) -> None:

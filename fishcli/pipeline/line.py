@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fishcli.codec import Codec
 from fishcli.decoder import DecodedRow, DecoderThread
 from fishcli.engine import Engine, EngineSettings, EngineStats, ModelRunner
 from fishcli.errors import RowError
@@ -22,7 +21,8 @@ from fishcli.outdir import OutputFolder
 from fishcli.pipeline.interrupt import Interrupted, Interrupts
 from fishcli.pipeline.memory import MemoryPlan
 from fishcli.pipeline.models import Models
-from fishcli.pipeline.prepare import Preparer, PreparingThread, Ticket
+from fishcli.pipeline.outcome import decoded_record, failed_record
+from fishcli.pipeline.prepare import Preparer, PreparingThread
 from fishcli.pipeline.sources import ClosedLoop, OpenSource, TicketSource
 from fishcli.prompt import PromptBuilder
 from fishcli.records import Row
@@ -81,7 +81,7 @@ class Line:
     ) -> None:
         self._settings = settings
         self._model_name = models.checkpoint.name
-        self._codec: Codec = models.codec
+        self._exact = settings.exact_frames is not None
         self._frame_s = models.codec.hop_length / models.codec.sample_rate
         self._memory = memory
         self._metrics = RunMetrics()
@@ -93,7 +93,7 @@ class Line:
             ),
         )
         self._voices = VoiceBook(
-            models.codec, models.checkpoint.identity, deterministic=settings.isolated
+            models.codec, models.checkpoint.codec_identity, deterministic=settings.isolated
         )
         self._preparer = Preparer(
             PromptBuilder(models.tokenizer, models.checkpoint.config),
@@ -152,7 +152,9 @@ class Line:
             self._decoder.close()
         except BaseException as error:
             self._failed(error)
-            raise self._error or error from None
+            if self._error is not None and self._error is not error:
+                raise self._error from None  # what was caught is an echo of the first error
+            raise
         finally:
             self._decoder.close(THREAD_END_S)
             self._writers.close()
@@ -186,53 +188,14 @@ class Line:
         for row in rows:
             ticket = self._source.tickets.pop(row.row.id)
             self._metrics.submitted(ticket.submitted)
-            record = self._record(row, ticket)
+            record = decoded_record(row, ticket, self._model_name, self._frame_s, exact=self._exact)
             self._writers.put(WriteJob(record, None if record.status == "failed" else row.pcm))
-
-    def _record(self, decoded: DecodedRow, ticket: Ticket) -> Record:
-        frames = decoded.row.codes.shape[1]
-        wall_s = decoded.decoded - ticket.submitted
-        common = {
-            "id": ticket.row.id,
-            "fingerprint": ticket.fingerprint,
-            "seed": ticket.row.seed,
-            "model": self._model_name,
-            "wall_s": wall_s,
-            "prompt_tokens": ticket.prompt_tokens,
-            "flags": _flags(ticket.row, decoded),
-        }
-        if frames == 0:
-            message = "the model's first token was the stop: there is no audio"
-            return Record(status="failed", reason="no_audio", message=message, **common)
-        if not decoded.finite:
-            message = "the codec's output is not finite"
-            return Record(status="failed", reason="not_finite", message=message, **common)
-        capped = decoded.row.finish_reason == "length" and self._settings.exact_frames is None
-        duration_s = frames * self._frame_s
-        return Record(
-            status="capped" if capped else "ok",
-            frames=frames,
-            duration_s=duration_s,
-            finish_reason=decoded.row.finish_reason,
-            rtf=wall_s / duration_s,
-            ttfp_s=wall_s,  # a row's first audio is all of its audio: it is decoded whole
-            **common,
-        )
 
     def _row_failed(self, row: Row, error: RowError) -> None:
         """Called in the preparing thread: the row never reaches the engine."""
-        record = Record(
-            id=row.id,
-            # Without a fingerprint a rerun cannot take the row for done.
-            fingerprint="" if error.passing else self._preparer.fingerprint(row),
-            status="failed",
-            reason=error.reason,
-            message=str(error),
-            passing=error.passing,
-            seed=row.seed,
-            model=self._model_name,
-            flags=row.warnings,
-        )
+        # Without a fingerprint a rerun cannot take the row for done.
+        fingerprint = "" if error.passing else self._preparer.fingerprint(row)
+        record = failed_record(row, error, fingerprint, self._model_name)
         self._writers.put(WriteJob(record, None))
 
     def _written(self, records: Sequence[Record]) -> None:
@@ -249,8 +212,3 @@ class Line:
     def _writers_failed(self, error: BaseException) -> None:
         self._failed(error)
         self._writers.fail(error)
-
-
-def _flags(row: Row, decoded: DecodedRow) -> tuple[str, ...]:
-    clipped = (f"clipped {decoded.clipped} samples",) if decoded.clipped else ()
-    return (*row.warnings, *clipped)

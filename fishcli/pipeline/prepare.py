@@ -133,6 +133,10 @@ class PreparingThread:
         except ChannelClosedError:
             return None
 
+    def finish(self) -> None:
+        """Prepare nothing more; what is ready can still be taken."""
+        self._channel.close()
+
     def stop(self, error: BaseException) -> None:
         """Prepare nothing more; a waiting or later :meth:`get` raises ``error``."""
         self._channel.fail(error)
@@ -150,6 +154,8 @@ class PreparingThread:
                     else:
                         self._on_failed(row, result)
             self._channel.close()
+        except ChannelClosedError:  # told to finish
+            pass
         except BaseException as error:  # noqa: BLE001 - handed to the pipeline, which raises it
             self._on_error(error)
 

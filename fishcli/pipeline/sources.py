@@ -45,7 +45,7 @@ class OpenSource:
         self._thread = thread
         self._exhausted = False
 
-    def take(self, *, wait: bool) -> Request | None:  # noqa: ARG002 - see above
+    def take(self, *, wait: bool) -> Request | None:
         prepared = self._thread.get()
         if prepared is None:
             self._exhausted = True
@@ -59,6 +59,7 @@ class OpenSource:
 
     def drain(self) -> None:
         self._exhausted = True
+        self._thread.finish()
 
     def done(self, count: int) -> None:
         """Nothing waits for this here."""
@@ -103,6 +104,7 @@ class ClosedLoop:
 
     def drain(self) -> None:
         self._exhausted = True
+        self._thread.finish()
 
     def done(self, count: int) -> None:
         with self._condition:

@@ -1,0 +1,83 @@
+"""``fishcli bench``: what this machine reaches, beside what others have published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fishcli.cli import options
+from fishcli.errors import UsageError
+
+
+def bench(
+    concurrency: Annotated[
+        list[str],
+        typer.Option(
+            "--concurrency",
+            metavar="N[,N…]",
+            help="Rows in flight in a closed loop; repeatable, or a list.",
+        ),
+    ] = ["1", "8", "16"],  # noqa: B006 - Typer copies it
+    model: Annotated[
+        str | None,
+        typer.Option(help="What to measure.", show_default="random:s2-pro on CUDA, mini elsewhere"),
+    ] = None,
+    device: options.Device = None,
+    max_batch_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Slots of the engine.", show_default="the concurrency"),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Rows of each run.", show_default="8 × concurrency"),
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(help="none, shared (one 10-second clip for all), or unique (one each).")
+    ] = "none",
+    seed: Annotated[int, typer.Option(help="Seed of texts and lengths.")] = 0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures here.")
+    ] = None,
+) -> None:
+    """Measure the whole pipeline to WAV files, and its parts alone."""
+    import msgspec  # noqa: PLC0415 - with the rest, after --help
+    from rich.console import Console  # noqa: PLC0415
+
+    from fishcli.bench import BenchSettings, run_bench  # noqa: PLC0415 - loads torch
+    from fishcli.bench.table import published_table, run_table  # noqa: PLC0415
+    from fishcli.cli.progress import observer  # noqa: PLC0415
+    from fishcli.outdir import atomic_write  # noqa: PLC0415
+
+    settings = BenchSettings(
+        model=model or _default_model(device or "auto"),
+        device=device or "auto",
+        concurrency=_numbers(concurrency),
+        max_batch_size=max_batch_size,
+        rows=rows,
+        reference=reference,  # type: ignore[arg-type] - checked by the dataclass
+        seed=seed,
+    )
+    with observer() as watching:
+        document: dict[str, Any] = run_bench(settings, watching)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(json_file, msgspec.json.format(msgspec.json.encode(document), indent=1))
+    console = Console()
+    console.print(run_table(document))
+    console.print(published_table())
+
+
+def _numbers(values: list[str]) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for value in values for part in value.split(","))
+    except ValueError:
+        shown = ",".join(values)
+        raise UsageError(f"concurrency is {shown!r}: whole numbers like 1,8,16") from None
+
+
+def _default_model(device: str) -> str:
+    from fishcli.pipeline.models import pick_device  # noqa: PLC0415 - loads torch
+
+    return "random:s2-pro" if pick_device(device).type == "cuda" else "mini"
