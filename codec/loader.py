@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -39,8 +39,9 @@ def load_codec(
 ) -> Codec:
     """Load the codec of a checkpoint folder onto ``device``, ready for inference.
 
-    ``dtype`` is what the network computes in; snake, norms and quantizers stay in float32. Raises
-    RunError naming the file, and tensors that are missing, unexpected or of wrong shape.
+    ``dtype`` is what the network computes in. Snake, norms, quantizers and the
+    last convolution stay in float32. Raises RunError naming the file, and tensors that are
+    missing, unexpected or of wrong shape.
     """
     path = _weights_file(folder)
     state = _read_state(path, device="cpu")
@@ -133,7 +134,7 @@ def _read_state(path: Path, device: str) -> dict[str, Tensor]:
     """Tensors by name, wrapper and prefix taken off; on "meta" only shapes are read."""
     try:
         if path.suffix == ".safetensors":
-            state: Any = {k: v.to(device) for k, v in load_file(path).items()}
+            state: Any = _read_safetensors(path, device)
         else:
             state = torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError:
@@ -150,6 +151,14 @@ def _read_state(path: Path, device: str) -> dict[str, Tensor]:
     if len(named) != len(state):
         raise RunError(f"{path}: holds tensors twice, with and without the prefix generator.")
     return named
+
+
+def _read_safetensors(path: Path, device: str) -> dict[str, Tensor]:
+    if device != "meta":
+        return load_file(path, device)
+    with safe_open(path, framework="pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
 
 
 def _config(path: Path, state: Mapping[str, Tensor]) -> CodecConfig:

@@ -159,7 +159,7 @@ LONG_ROW = """
 import resource, sys, torch
 from pathlib import Path
 from fishcli.codec import load_codec
-torch.set_num_threads(2)
+torch.set_num_threads(1)
 codec = load_codec(Path(sys.argv[1]), "cpu")
 codec.decode(torch.zeros(1, 10, 300, dtype=torch.int32))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
