@@ -50,6 +50,9 @@ def pick_device(name: str) -> torch.device:
 def load_models(checkpoint: Checkpoint, device: torch.device) -> Models:
     """Load everything: bfloat16 transformers on a GPU, float32 on a CPU."""
     started = time.perf_counter()
+    if device.type == "cuda":
+        # TF32 convolutions would change the codes that a reference is encoded to.
+        torch.backends.cudnn.allow_tf32 = False
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     tokenizer = checkpoint.load_tokenizer()
     ar = checkpoint.load_ar(device, dtype)
