@@ -19,6 +19,7 @@ PLANNING = {
     "ledger",
     "plan",
     "results",
+    "metrics",
     "report",
 }
 MODELS = {"kernels", "codec", "model"}
@@ -41,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "voices": BASE | PLANNING | {"audio", "codec"},
     "prompt": BASE | {"model"},
     "decoder": BASE | {"codec"},
-    "writer": BASE | PLANNING | {"audio"},
+    "writer": BASE | PLANNING | {"audio", "decoder"},
     "hub": {"errors"},
     "checkpoint": {"errors", "settings", "hub"} | MODELS,
     "asr": {"errors"},
@@ -88,6 +89,8 @@ def wrong_imports(module: str, source: str) -> list[str]:
             found.append(f"{module} imports {name}: it is fishcli.{name}")
         elif top == "torch" and here in NO_TORCH:
             found.append(f"{module} imports {name}, but planning never loads torch")
+        elif name == "fishcli.__version__":
+            continue
         elif top == "fishcli" and place(name) not in {here, *MAY_IMPORT[here]}:
             found.append(f"{module} imports {name}")
     return found

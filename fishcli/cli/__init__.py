@@ -1,0 +1,1 @@
+"""The commands people type. Nothing heavy is imported before a command runs."""
