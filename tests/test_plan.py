@@ -305,8 +305,8 @@ def test_windows_go_by_voice_then_length_and_the_last_by_length(run: Run) -> Non
     for window in (first, second):
         voices = [str(row.reference.path) if row.reference else "" for row in window]
         assert voices == sorted(voices)
-        for voice in set(voices):
-            lengths = [len(r.text) for r, v in zip(window, voices, strict=True) if v == voice]
+        for name in set(voices):
+            lengths = [len(r.text) for r, v in zip(window, voices, strict=True) if v == name]
             assert lengths == sorted(lengths, reverse=True)
     lengths = [len(row.text) for row in last]
     assert lengths == sorted(lengths, reverse=True)

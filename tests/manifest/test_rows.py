@@ -208,7 +208,8 @@ def test_takes_have_ids_and_seeds_of_their_own(tmp_path: Path) -> None:
 
 
 def test_defaults_out_of_range_are_refused(tmp_path: Path) -> None:
-    for wrong in ({"takes": 0}, {"max_new_tokens": 0}, {"run_seed": -1}):
+    wrongs: list[dict[str, Any]] = [{"takes": 0}, {"max_new_tokens": 0}, {"run_seed": -1}]
+    for wrong in wrongs:
         with pytest.raises(UsageError, match="allowed is"):
             RowDefaults(**wrong)
     voice = Reference("voice", tmp_path / "v.voice")
