@@ -29,6 +29,7 @@ CHECKPOINT = {"hub", "checkpoint"}
 # Module or package → what it may import of fishcli besides itself.
 MAY_IMPORT: dict[str, set[str]] = {
     "": set(),
+    "__main__": {"cli"},
     "errors": set(),
     "channel": set(),
     "estimate": set(),
