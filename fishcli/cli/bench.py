@@ -56,7 +56,7 @@ def bench(
         concurrency=_numbers(concurrency),
         max_batch_size=max_batch_size,
         rows=rows,
-        reference=reference,  # type: ignore[arg-type] - checked by the dataclass
+        reference=reference,  # type: ignore[arg-type]  # the dataclass checks it
         seed=seed,
     )
     with observer() as watching:
