@@ -6,9 +6,44 @@ published arithmetic of the S2 family; where a rounding matters it is said.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """How a stacked projection splits into heads.
+
+    qkv holds (heads + 2 · kv_heads) · head_dim numbers: all q, all k, all v. Weights of the
+    norms of q and k, (head_dim,) each, are None where a model has none.
+    """
+
+    kv_heads: int
+    head_dim: int
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+    norm_eps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PagedKV:
+    """Keys and values of one layer in blocks, and where the rows of a batch have theirs.
+
+    keys, values: (blocks, kv_heads, block_size, head_dim); table: (rows, max_blocks) int32,
+    entry j naming the block of the positions [j · block_size, (j + 1) · block_size).
+    """
+
+    keys: Tensor
+    values: Tensor
+    table: Tensor
+
+    @property
+    def block_size(self) -> int:
+        """Positions of a block."""
+        return self.keys.shape[2]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -75,3 +110,77 @@ def decode_attention(q: Tensor, k: Tensor, v: Tensor, last: Tensor) -> Tensor:
     scores = scores.masked_fill(future[:, None, None, :], float("-inf"))
     weights = scores.softmax(-1).to(v.dtype)
     return torch.matmul(weights, v).view(rows, heads, head_dim)
+
+
+def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x + delta, and its RMSNorm: (normed, total), both of the shape and dtype of ``x``.
+
+    The sum is rounded to the dtype before it is normed, as two separate steps would.
+    """
+    total = x + delta
+    return rms_norm(total, weight, eps), total
+
+
+def split_qkv(qkv: Tensor, heads: Heads, rope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Stacked projections to q, k, v, with q and k normed per head and rotated.
+
+    qkv: (..., (heads + 2 · kv_heads) · head_dim); rope: (..., head_dim / 2, 2). Returns
+    q (..., heads, head_dim) and k, v (..., kv_heads, head_dim).
+    """
+    parts = qkv.view(*qkv.shape[:-1], -1, heads.head_dim)
+    q_heads = parts.shape[-2] - 2 * heads.kv_heads
+    q, k, v = parts.split([q_heads, heads.kv_heads, heads.kv_heads], dim=-2)
+    if heads.q_norm is not None and heads.k_norm is not None:
+        q = rms_norm(q, heads.q_norm, heads.norm_eps)
+        k = rms_norm(k, heads.k_norm, heads.norm_eps)
+    return apply_rope(q, rope), apply_rope(k, rope), v
+
+
+def store_decode_qkv(
+    qkv: Tensor, heads: Heads, rope_table: Tensor, positions: Tensor, kv: PagedKV
+) -> Tensor:
+    """:func:`split_qkv` of one new position a row; keys and values go into their blocks.
+
+    qkv: (rows, (heads + 2 · kv_heads) · head_dim); rope_table: (max positions, head_dim / 2,
+    2) float32; positions: (rows,) int64. Writes into ``kv`` in place and returns q,
+    (rows, heads, head_dim).
+    """
+    q, k, v = split_qkv(qkv, heads, rope_table[positions])
+    blocks = kv.table.gather(1, (positions // kv.block_size)[:, None]).squeeze(1).long()
+    inside = positions % kv.block_size
+    kv.keys[blocks, :, inside] = k
+    kv.values[blocks, :, inside] = v
+    return q
+
+
+def paged_decode_attention(q: Tensor, kv: PagedKV, last: Tensor) -> Tensor:
+    """:func:`decode_attention` over keys and values in blocks.
+
+    q: (rows, heads, head_dim); ``last``: (rows,) int64 newest position of each row, which it
+    sees too. Table entries beyond it may name any block. Returns the shape of ``q``.
+    """
+    # (rows, max_blocks, kv_heads, block_size, head_dim) → (rows, kv_heads, length, head_dim)
+    keys = kv.keys[kv.table.long()].transpose(1, 2).flatten(2, 3)
+    values = kv.values[kv.table.long()].transpose(1, 2).flatten(2, 3)
+    return decode_attention(q, keys, values, last)
+
+
+def frame_attention(
+    qkv: Tensor, heads: Heads, rope_table: Tensor, keys: Tensor, values: Tensor, start: int
+) -> Tensor:
+    """The fast AR's attention over the positions of one frame, storing the new ones.
+
+    qkv: (rows, new, (heads + 2 · kv_heads) · head_dim) for the positions [start, start + new);
+    rope_table: (positions, head_dim / 2, 2) float32; keys, values: (rows, kv_heads,
+    codebooks, head_dim), those before ``start`` filled, the new ones written here. Causal.
+    Returns (rows, new, heads · head_dim).
+    """
+    end = start + qkv.shape[1]
+    q, k, v = split_qkv(qkv, heads, rope_table[start:end])
+    keys[:, :, start:end] = k.transpose(1, 2)
+    values[:, :, start:end] = v.transpose(1, 2)
+    seen = torch.arange(end, device=q.device) <= torch.arange(start, end, device=q.device)[:, None]
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2), keys[:, :, :end], values[:, :, :end], attn_mask=seen, enable_gqa=True
+    )
+    return out.transpose(1, 2).flatten(2)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fishcli.engine.cache import SlotCache
-from fishcli.engine.sampler import (
+from fishcli.kernels.sampling import (
     CounterDraws,
     Draws,
     SamplingState,

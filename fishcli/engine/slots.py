@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fishcli.engine.sampler import RAS_WINDOW
+from fishcli.kernels.sampling import RAS_WINDOW
 from fishcli.model import ModelConfig
 from fishcli.records import Request
 

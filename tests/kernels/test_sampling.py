@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fishcli.engine.sampler import (
+from fishcli.kernels.sampling import (
     RAS_WINDOW,
     Candidates,
     CounterDraws,
