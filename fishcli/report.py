@@ -1,10 +1,11 @@
-"""The report of a run: ``report.json``, and the same figures for the terminal.
+"""The report of a run: ``report.json``, ``report.html``, and the same figures for the terminal.
 
 Every figure says how it was measured; what was not measured is absent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import resource
 import time
@@ -18,15 +19,20 @@ import numpy as np
 from rich.table import Table
 
 from fishcli import __version__
-from fishcli.errors import UsageError
+from fishcli.errors import RunError, UsageError
 from fishcli.ledger import Ledger, Record
 from fishcli.metrics import RunMetrics
 from fishcli.outdir import OutputFolder, atomic_write
+from fishcli.overview import Overview
+from fishcli.page import render
 
 SCHEMA = 1
 REPORT_FILE = "report.json"
+PAGE_FILE = "report.html"
 
 HOW = {
+    "audio_s": "frames of this run's files times the length of a frame",
+    "wall_s": "the whole command, from reading the manifest to this report",
     "rtf": "per row: seconds from entering a slot (in a closed loop: from submission) to its "
     "decoded audio, over seconds of audio",
     "ttfp_s": "per row: seconds from entering a slot (in a closed loop: from submission) to its "
@@ -144,34 +150,41 @@ def folder_totals(records: Iterable[Record]) -> dict[str, Any]:
     return {**totals, "reasons": reasons}
 
 
-def write_report(out: OutputFolder, run: RunReport, totals: Mapping[str, Any]) -> None:
-    """Write ``report.json``: the last run, and the totals of the folder."""
-    document = {
-        "schema": SCHEMA,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "run": run.to_dict(),
-        "folder": dict(totals),
-        "how": HOW,
-    }
-    data = msgspec.json.format(msgspec.json.encode(document), indent=2)
-    atomic_write(out.path / REPORT_FILE, data)
+def write_report(out: OutputFolder, run: RunReport, ledger: Ledger) -> None:
+    """Write ``report.json`` and ``report.html``: the last run, and the totals of the folder.
+
+    Raises :class:`RunError` if the disk refuses.
+    """
+    document = {"schema": SCHEMA, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    _write(out.path, {**document, "run": run.to_dict(), "how": HOW}, ledger)
 
 
 def rebuild(path: Path) -> dict[str, Any]:
-    """Count the folder's ledger again and put it into its report; returns the document.
+    """Count the folder's ledger again and write both files anew; returns the document.
 
     The figures of the last run, which the ledger cannot know, are kept as they are.
+    Raises :class:`UsageError` for a folder that no run has written.
     """
     if not (path / "ledger").is_dir():
         raise UsageError(f"{path} has no ledger: it is not the output folder of a run")
-    file = path / REPORT_FILE
-    try:
-        document = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError):
-        document = {"schema": SCHEMA, "how": HOW}
+    document: dict[str, Any] = {"schema": SCHEMA, "how": HOW}
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        document |= msgspec.json.decode((path / REPORT_FILE).read_bytes(), type=dict[str, Any])
     with Ledger.read(path) as ledger:
-        document["folder"] = folder_totals(ledger)
-    atomic_write(file, msgspec.json.format(msgspec.json.encode(document), indent=2))
+        return _write(path, document, ledger)
+
+
+def _write(folder: Path, document: dict[str, Any], ledger: Ledger) -> dict[str, Any]:
+    """Add the folder's totals to ``document`` and write it in both forms."""
+    overview = Overview()
+    document["folder"] = folder_totals(overview.seeing(ledger))
+    overview.read_texts(folder / "results.parquet")
+    data = msgspec.json.format(msgspec.json.encode(document), indent=2)
+    try:
+        atomic_write(folder / REPORT_FILE, data)
+        atomic_write(folder / PAGE_FILE, render(document, overview).encode())
+    except OSError as error:
+        raise RunError(f"cannot write the report: {error.strerror or error}") from error
     return document
 
 

@@ -20,6 +20,9 @@ PLANNING = {
     "plan",
     "results",
     "metrics",
+    "plots",
+    "overview",
+    "page",
     "report",
 }
 MODELS = {"kernels", "codec", "model"}

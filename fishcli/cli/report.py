@@ -11,11 +11,11 @@ import typer
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Output folder of a run.")],
 ) -> None:
-    """Rebuild DIR/report.json from the ledger and show what the folder holds.
+    """Rebuild report.json and report.html in DIR from the ledger and show what the folder holds.
 
     Figures that only a run can measure stay as the last run left them.
     """
-    from fishcli.report import REPORT_FILE, rebuild  # noqa: PLC0415 - numpy
+    from fishcli.report import PAGE_FILE, REPORT_FILE, rebuild  # noqa: PLC0415 - numpy
 
     totals = rebuild(folder)["folder"]
     done = totals["ok"] + totals["capped"]
@@ -23,4 +23,4 @@ def report(
     for reason, count in sorted(totals["reasons"].items()):
         typer.echo(f"  {reason}: {count}")
     typer.echo(f"{totals['audio_s']:.1f} s of audio, {totals['bytes'] / 1e6:.1f} MB")
-    typer.echo(f"wrote {folder / REPORT_FILE}")
+    typer.echo(f"wrote {folder / REPORT_FILE} and {folder / PAGE_FILE}")

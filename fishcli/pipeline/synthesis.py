@@ -33,7 +33,6 @@ from fishcli.prompt import PromptBuilder, Spoken
 from fishcli.report import (
     Rows,
     RunReport,
-    folder_totals,
     host_memory_gb,
     machine,
     run_figures,
@@ -178,7 +177,7 @@ class _Run:
             write_results(job.plan, job.ledger, job.fingerprinter, self._out)
             self._clock.lap("results_s")
         report = self._report(job, metrics, outcome)
-        write_report(self._out, report, folder_totals(job.ledger))
+        write_report(self._out, report, job.ledger)
         return report
 
     def _generate(self, job: _Job, metrics: RunMetrics, outcome: _Outcome) -> None:
