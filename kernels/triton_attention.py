@@ -25,7 +25,7 @@ from fishcli.kernels.triton_heads import check_blocks
 
 PARTITION = 256  # positions whose sums are taken in one go
 TILE = 64  # positions of a step of the loop; 16 kB of keys and 16 kB of values
-STAGES = 3  # tiles in flight, a program
+STAGES = 5  # two tiles in flight, a program: the blocks of a tile are a load before its keys
 WARPS = 4
 MERGE_TILE = 8  # partitions merged in one go
 PROGRAMS = 4096  # about eight programs for each place on the chip

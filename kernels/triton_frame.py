@@ -1,9 +1,8 @@
 """The fast AR's attention over the positions of one frame, in one launch.
 
 Limit: latency; a program reads under 10 kB. Norm, rotation, the write into the cache and the
-attention are one program a row and KV head, with no barrier between them: the program's key
-tile spans all positions, the old ones from the cache and the new ones from the projection,
-and only the new ones are stored.
+attention are one program a row and KV head: the new keys and values go into its tile of all
+positions from registers, never back through memory, so nothing has to be waited for.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from fishcli.kernels.reference import Heads
 from fishcli.kernels.triton_heads import norm_heads, rotate_heads
 
 MAX_POSITIONS = 64  # one tile holds them
+WARPS = 1  # a warp waits for no other, and 2048 programs of one fill the chip once
 
 
 def frame_attention(
@@ -63,7 +63,7 @@ def frame_attention(
         QUERIES=max(16, triton.next_power_of_2(new * q_heads // kv_heads)),
         POSITIONS=max(16, triton.next_power_of_2(codebooks)),
         NORM=heads.q_norm is not None,
-        num_warps=4,
+        num_warps=WARPS,
     )
     return out
 
@@ -96,24 +96,23 @@ def _frame_kernel(
     dims = tl.arange(0, HEAD_DIM)[None, :]
     qkv_ptr += row * NEW * WIDTH
 
-    # New keys and values in the rows [start, start + NEW) of a tile of all positions.
-    position = tl.arange(0, POSITIONS)
-    is_old = (position < start)[:, None]
-    is_new = ((position >= start) & (position < start + NEW))[:, None]
-    fresh = (position - start)[:, None] * WIDTH + (Q_HEADS + kv_head) * HEAD_DIM + dims
-    cached = ((row * KV_HEADS + kv_head) * CODEBOOKS + position)[:, None] * HEAD_DIM + dims
-    old_keys = tl.load(keys_ptr + cached, mask=is_old, other=0.0)
-    old_values = tl.load(values_ptr + cached, mask=is_old, other=0.0)
-    keys = tl.load(qkv_ptr + fresh, mask=is_new, other=0.0)
-    values = tl.load(qkv_ptr + fresh + KV_HEADS * HEAD_DIM, mask=is_new, other=0.0)
-    rope = tl.load(rope_ptr + position[:, None] * HEAD_DIM + dims, mask=is_new, other=0.0)
-    if NORM:
-        keys = norm_heads(keys, tl.load(k_norm_ptr + tl.arange(0, HEAD_DIM)), eps, HEAD_DIM)
-    keys = rotate_heads(keys, rope, POSITIONS, HEAD_DIM)
-    tl.store(keys_ptr + cached, keys, mask=is_new)
-    tl.store(values_ptr + cached, values, mask=is_new)
-    keys = tl.where(is_new, keys, old_keys)
-    values = tl.where(is_new, values, old_values)
+    # All positions in one tile: the old ones from the cache, the new ones as they are made.
+    position = tl.arange(0, POSITIONS)[:, None]
+    cached = ((row * KV_HEADS + kv_head) * CODEBOOKS + position) * HEAD_DIM + dims
+    keys = tl.load(keys_ptr + cached, mask=position < start, other=0.0)
+    values = tl.load(values_ptr + cached, mask=position < start, other=0.0)
+    for i in tl.static_range(NEW):
+        fresh_ptr = qkv_ptr + i * WIDTH + (Q_HEADS + kv_head) * HEAD_DIM + dims
+        key, value = tl.load(fresh_ptr), tl.load(fresh_ptr + KV_HEADS * HEAD_DIM)
+        if NORM:
+            key = norm_heads(key, tl.load(k_norm_ptr + tl.arange(0, HEAD_DIM)), eps, HEAD_DIM)
+        rope = tl.load(rope_ptr + (start + i) * HEAD_DIM + dims)
+        key = rotate_heads(key, rope, 1, HEAD_DIM)
+        place = ((row * KV_HEADS + kv_head) * CODEBOOKS + start + i) * HEAD_DIM + dims
+        tl.store(keys_ptr + place, key)
+        tl.store(values_ptr + place, value)
+        keys = tl.where(position == start + i, key, keys)
+        values = tl.where(position == start + i, value, values)
 
     # Queries: row i · SHARE + j is head j of the KV head's share at position start + i.
     query = tl.arange(0, QUERIES)
@@ -127,7 +126,7 @@ def _frame_kernel(
     q = rotate_heads(q, rope, QUERIES, HEAD_DIM)
 
     scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * (scale * 1.4426950408889634)
-    seen = position[None, :] <= (start + step)[:, None]
+    seen = tl.arange(0, POSITIONS)[None, :] <= (start + step)[:, None]
     scores = tl.where(seen, scores, float("-inf"))
     weights = tl.exp2(scores - tl.max(scores, 1)[:, None])
     sums = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
