@@ -12,8 +12,8 @@ FLOAT32_ERROR = 2e-6  # of the norm of the result, and of its largest value for 
 # otherwise.
 BFLOAT16_SHARE = 1.5
 # Triton's interpreter cuts a number off where the GPU rounds it, by up to 2 ** -7 each time;
-# three times in the longest chains tested. What the kernel computes is judged in float32.
-CUT_ERROR = 0.015, 3 * 2.0**-7
+# five times in the longest chains tested. What the kernel computes is judged in float32.
+CUT_ERROR = 0.03, 5 * 2.0**-7
 
 
 def assert_close(actual: Tensor, twin: Callable[..., Tensor], *inputs: object) -> None:

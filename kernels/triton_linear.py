@@ -1,0 +1,285 @@
+"""Products of up to eight rows with a weight matrix, fused with their neighbours.
+
+Limit: bytes. Every weight is read once and used for a handful of multiply-adds, so a call
+takes weight bytes / 4.2 TB/s on an H200 and not less. To come near, 30 to 60 kB a
+multiprocessor must be under way all the time: a program takes a few whole rows of the
+matrix (no second pass over partial sums), asks for its next tile before it uses the last,
+and there are enough programs that all 132 multiprocessors hold several. The rows of x are
+small (5 kB each) and come from L2, so every program norms them again instead of waiting
+for a launch that would do it once.
+
+One row is a multiply-and-sum in float32; 2 to 8 rows are padded to 8 columns of the matrix
+unit. Either way sums run in an order that depends on the shape of the weight alone: a row
+of 2 … 8 has the same bits in any company; alone, the other path may round otherwise unless
+MATRIX_UNIT_FROM is 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fishcli.kernels.triton_norm import norm_scale, silu_times
+
+MAX_ROWS = 8
+MATRIX_UNIT_FROM = 2  # rows
+COLUMNS = 8  # of the matrix unit that the rows are padded to
+NORM_BLOCK = 1024  # numbers of each of several rows squared in one go
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a program works: it takes ``outputs`` rows of the matrix in steps of ``depth``."""
+
+    outputs: int
+    depth: int
+    warps: int
+    stages: int
+
+
+def one_row_tile(outputs: int, depth: int, gated: bool) -> Tile:
+    """The tile for one row and a weight of (outputs, depth), or twice that if ``gated``."""
+    if depth < 2048:
+        return Tile(outputs=4, depth=256, warps=1, stages=1)
+    return Tile(outputs=2 if gated or outputs < 4096 else 4, depth=1024, warps=4, stages=1)
+
+
+def few_rows_tile(outputs: int, depth: int, gated: bool, dtype: torch.dtype) -> Tile:
+    """The same for 2 … MAX_ROWS rows."""
+    if dtype == torch.float32:
+        return Tile(outputs=16, depth=128, warps=4, stages=2)
+    if gated:
+        return Tile(outputs=32, depth=256, warps=4, stages=3)
+    if outputs > 5000:
+        return Tile(outputs=32, depth=256, warps=4, stages=4)
+    return Tile(outputs=16, depth=256, warps=4, stages=5)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ; see the twin. x: (rows, in), rows ≤ MAX_ROWS; weight: (out, in); contiguous."""
+    return _launch(x, weight)
+
+
+def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+    """RMSNorm with weight ``norm`` (in,), then :func:`linear`; see the twin."""
+    return _launch(x, weight, norm=norm, eps=eps)
+
+
+def norm_swiglu_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+    """RMSNorm and the gated half of a feed-forward; see the twin.
+
+    x: (rows, in); gate_up: (2 · mlp, in), gate first → (rows, mlp). A program takes the same
+    rows of both halves, so gates and ups never leave it.
+    """
+    return _launch(x, gate_up, norm=norm, eps=eps, gated=True)
+
+
+def linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    """residual + x Wᵀ, the product rounded first; see the twin. residual: (rows, out)."""
+    return _launch(x, weight, residual=residual)
+
+
+def _launch(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    residual: Tensor | None = None,
+    gated: bool = False,
+    tile: Tile | None = None,
+) -> Tensor:
+    """Check, choose the path and its tile, launch; ``tile`` is for measurements only."""
+    rows, depth = x.shape
+    outputs = weight.shape[0] // 2 if gated else weight.shape[0]
+    assert rows <= MAX_ROWS, rows
+    assert x.is_contiguous() and weight.is_contiguous()
+    assert weight.shape == (2 * outputs if gated else outputs, depth), (x.shape, weight.shape)
+    assert depth % 16 == 0 and weight.numel() < 2**31, weight.shape
+    assert x.dtype == weight.dtype and x.dtype in (torch.bfloat16, torch.float32), x.dtype
+    if norm is not None:
+        assert norm.is_contiguous() and norm.shape == (depth,) and norm.dtype == x.dtype
+    if residual is not None:
+        assert residual.is_contiguous() and residual.shape == (rows, outputs)
+        assert residual.dtype == x.dtype
+    out = x.new_empty(rows, outputs)
+    if rows == 0:
+        return out
+    few = rows >= MATRIX_UNIT_FROM
+    if tile is None and few:
+        tile = few_rows_tile(outputs, depth, gated, x.dtype)
+    tile = tile or one_row_tile(outputs, depth, gated)
+    kernel = _few_rows_kernel if few else _one_row_kernel
+    extra = {"ROWS": COLUMNS, "SLICES": tile.warps} if few else {}
+    kernel[(triton.cdiv(outputs, tile.outputs),)](
+        x,
+        weight,
+        norm,
+        residual,
+        out,
+        rows,
+        eps,
+        OUTPUTS=outputs,
+        DEPTH=depth,
+        BLOCK_OUT=tile.outputs,
+        BLOCK_IN=tile.depth,
+        NORM_BLOCK=NORM_BLOCK if few else triton.next_power_of_2(depth),
+        GATED=gated,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **extra,
+    )
+    return out
+
+
+@triton.jit
+def _weights(weight_ptr, entry, step, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr):
+    """(entries, steps) of the weight; zeros outside. Read once, so first out of the cache."""
+    inside = (entry < OUTPUTS)[:, None] & (step < DEPTH)[None, :]
+    at = weight_ptr + entry[:, None] * DEPTH + step[None, :]
+    return tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _row_sums(weights, x, BLOCK_OUT: tl.constexpr, BLOCK_IN: tl.constexpr):
+    """Products summed over runs of eight inputs, which one thread holds: (out, in / 8)."""
+    product = weights.to(tl.float32) * x.to(tl.float32)[None, :]
+    return tl.sum(tl.reshape(product, (BLOCK_OUT, BLOCK_IN // 8, 8)), axis=2)
+
+
+@triton.jit
+def _one_row_kernel(
+    x_ptr,
+    weight_ptr,
+    norm_ptr,
+    residual_ptr,
+    out_ptr,
+    rows,
+    eps,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    BLOCK_OUT: tl.constexpr,
+    BLOCK_IN: tl.constexpr,
+    NORM_BLOCK: tl.constexpr,
+    GATED: tl.constexpr,
+):
+    entry = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    lane = tl.arange(0, BLOCK_IN)
+    up_ptr = weight_ptr + OUTPUTS * DEPTH
+    weights = _weights(weight_ptr, entry, lane, OUTPUTS, DEPTH)
+    if GATED:
+        ups = _weights(up_ptr, entry, lane, OUTPUTS, DEPTH)
+    if norm_ptr is not None:
+        whole = tl.arange(0, NORM_BLOCK)
+        wide = tl.load(x_ptr + whole, mask=whole < DEPTH, other=0.0).to(tl.float32)
+        inverse = tl.rsqrt(tl.sum(wide * wide) / DEPTH + eps)
+    sums = tl.zeros((BLOCK_OUT, BLOCK_IN // 8), tl.float32)
+    if GATED:
+        up_sums = tl.zeros((BLOCK_OUT, BLOCK_IN // 8), tl.float32)
+    for start in range(0, DEPTH, BLOCK_IN):
+        step = start + lane
+        # The next tile is on its way while this one is summed.
+        following = _weights(weight_ptr, entry, step + BLOCK_IN, OUTPUTS, DEPTH)
+        if GATED:
+            following_ups = _weights(up_ptr, entry, step + BLOCK_IN, OUTPUTS, DEPTH)
+        x = tl.load(x_ptr + step, mask=step < DEPTH, other=0.0)
+        if norm_ptr is not None:
+            scale = tl.load(norm_ptr + step, mask=step < DEPTH, other=0.0)
+            x = norm_scale(x, scale, inverse)
+        if GATED:
+            up_sums += _row_sums(ups, x, BLOCK_OUT, BLOCK_IN)
+            ups = following_ups
+        sums += _row_sums(weights, x, BLOCK_OUT, BLOCK_IN)
+        weights = following
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    out = tl.sum(sums, axis=1).to(dtype)
+    if GATED:
+        out = silu_times(out, tl.sum(up_sums, axis=1).to(dtype), dtype)
+    if residual_ptr is not None:
+        residual = tl.load(residual_ptr + entry, mask=entry < OUTPUTS, other=0.0)
+        out = (residual.to(tl.float32) + out.to(tl.float32)).to(dtype)
+    tl.store(out_ptr + entry, out, mask=entry < OUTPUTS)
+
+
+@triton.jit
+def _inverse_norms(
+    x_ptr, rows, eps, ROWS: tl.constexpr, DEPTH: tl.constexpr, NORM_BLOCK: tl.constexpr
+):
+    """1 / root mean square of each row: (1, ROWS) float32."""
+    row = tl.arange(0, ROWS)
+    squares = tl.zeros((NORM_BLOCK, ROWS), tl.float32)
+    for start in range(0, DEPTH, NORM_BLOCK):
+        step = start + tl.arange(0, NORM_BLOCK)
+        inside = (step < DEPTH)[:, None] & (row < rows)[None, :]
+        at = x_ptr + row[None, :] * DEPTH + step[:, None]
+        wide = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        squares += wide * wide
+    return tl.rsqrt(tl.sum(squares, axis=0, keep_dims=True) / DEPTH + eps)
+
+
+@triton.jit
+def _sliced_weights(weight_ptr, entry, step, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr):
+    """(slices, entries, steps) of the weight for ``step`` (slices, steps); zeros outside."""
+    inside = (entry < OUTPUTS)[None, :, None] & (step < DEPTH)[:, None, :]
+    at = weight_ptr + entry[None, :, None] * DEPTH + step[:, None, :]
+    return tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _few_rows_kernel(
+    x_ptr,
+    weight_ptr,
+    norm_ptr,
+    residual_ptr,
+    out_ptr,
+    rows,
+    eps,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    BLOCK_OUT: tl.constexpr,
+    BLOCK_IN: tl.constexpr,
+    NORM_BLOCK: tl.constexpr,
+    GATED: tl.constexpr,
+    ROWS: tl.constexpr,
+    SLICES: tl.constexpr,
+):
+    entry = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    row = tl.arange(0, ROWS)
+    # A step is cut into slices, one a warp: a warp's chain of dependent products is short.
+    width: tl.constexpr = BLOCK_IN // SLICES
+    lane = tl.arange(0, SLICES)[:, None] * width + tl.arange(0, width)[None, :]
+    up_ptr = weight_ptr + OUTPUTS * DEPTH
+    if norm_ptr is not None:
+        inverse = _inverse_norms(x_ptr, rows, eps, ROWS, DEPTH, NORM_BLOCK)[None, :, :]
+    # The weights are the left operand: their many rows fill the matrix unit.
+    sums = tl.zeros((SLICES, BLOCK_OUT, ROWS), tl.float32)
+    if GATED:
+        up_sums = tl.zeros((SLICES, BLOCK_OUT, ROWS), tl.float32)
+    for start in range(0, DEPTH, BLOCK_IN):
+        step = start + lane
+        at = x_ptr + row[None, None, :] * DEPTH + step[:, :, None]
+        inside = (step < DEPTH)[:, :, None] & (row < rows)[None, None, :]
+        x = tl.load(at, mask=inside, other=0.0)  # (SLICES, width, ROWS)
+        weights = _sliced_weights(weight_ptr, entry, step, OUTPUTS, DEPTH)
+        if GATED:
+            ups = _sliced_weights(up_ptr, entry, step, OUTPUTS, DEPTH)
+        if norm_ptr is not None:
+            scale = tl.load(norm_ptr + step, mask=step < DEPTH, other=0.0)
+            x = norm_scale(x, scale[:, :, None], inverse)
+        sums = tl.dot(weights, x, sums, input_precision="ieee")
+        if GATED:
+            up_sums = tl.dot(ups, x, up_sums, input_precision="ieee")
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    out = tl.sum(sums, axis=0).to(dtype)
+    if GATED:
+        out = silu_times(out, tl.sum(up_sums, axis=0).to(dtype), dtype)
+    at = row[None, :] * OUTPUTS + entry[:, None]
+    inside = (row < rows)[None, :] & (entry < OUTPUTS)[:, None]
+    if residual_ptr is not None:
+        residual = tl.load(residual_ptr + at, mask=inside, other=0.0)
+        out = (residual.to(tl.float32) + out.to(tl.float32)).to(dtype)
+    tl.store(out_ptr + at, out, mask=inside)
