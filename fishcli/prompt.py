@@ -55,6 +55,10 @@ class PromptBuilder:
         parts += [*self._user(text), self._opening("assistant")]
         return torch.cat(parts, dim=1)
 
+    def shared_columns(self, references: Sequence[Spoken]) -> int:
+        """Leading columns that every prompt with these references has: the system message."""
+        return sum(part.shape[1] for part in self._system(references))
+
     def _system(self, references: Sequence[Spoken]) -> list[Tensor]:
         opening, closing = self._opening("system"), self._closing()
         if not references:

@@ -99,6 +99,8 @@ class Request:
     seed: int
     max_frames: int  # budget in frames, ≥ 1
     ignore_stop: bool = False  # benches with random weights generate exactly max_frames
+    expected_frames: int = 0  # the planner's estimate, for admission; 0: max_frames
+    shared_columns: int = 0  # leading columns that all rows of this voice have in common
 
 
 @dataclass(frozen=True, slots=True, eq=False)

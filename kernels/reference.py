@@ -184,3 +184,29 @@ def frame_attention(
         q.transpose(1, 2), keys[:, :, :end], values[:, :, :end], attn_mask=seen, enable_gqa=True
     )
     return out.transpose(1, 2).flatten(2)
+
+
+def swiglu_stacked(gate_up: Tensor) -> Tensor:
+    """:func:`swiglu` of halves: (..., 2 · mlp), the gate first → (..., mlp)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return swiglu(gate, up)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ: (..., in) and (out, in) → (..., out)."""
+    return F.linear(x, weight)
+
+
+def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
+    """RMSNorm, then :func:`linear`."""
+    return F.linear(rms_norm(x, norm, eps), weight)
+
+
+def norm_swiglu_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> Tensor:
+    """RMSNorm, then the gated half of a feed-forward; ``gate_up``: (2 · mlp, in), gate first."""
+    return swiglu_stacked(F.linear(rms_norm(x, norm, eps), gate_up))
+
+
+def linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    """residual + x Wᵀ. Fused forms may write into ``residual``: the caller is done with it."""
+    return residual + F.linear(x, weight)

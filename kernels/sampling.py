@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 RAS_WINDOW = 10  # semantic tokens of the utterance that must not repeat unasked
@@ -99,13 +100,22 @@ def sample_residual(logits: Tensor, sampling: SamplingState, draws: Draws, codeb
 
 
 def sample_semantic(
-    logits: Tensor, sampling: SamplingState, window: Tensor, draws: Draws
+    logits: Tensor,
+    sampling: SamplingState,
+    window: Tensor,
+    draws: Draws,
+    ignore_stop: Tensor | None = None,
 ) -> Tensor:
     """logits (rows, V + 1), the stop last → entry (rows,) int64; V means stop.
+
+    ``ignore_stop``: (rows,) bool, rows that must not draw the stop.
 
     ``window``: (rows, RAS_WINDOW) recent semantic codes, -1 where there is none. A drawn
     code found in it is replaced by a second draw (temperature 1.0, top-p 0.9).
     """
+    if ignore_stop is not None:
+        barred = F.pad(ignore_stop[:, None], (logits.shape[1] - 1, 0))
+        logits = logits.masked_fill(barred, float("-inf"))
     candidates = Candidates.of(logits, sampling.candidates)
     first = candidates.race(sampling, draws.uniform(0, 0, candidates.entries))
     second = candidates.race(sampling.repeated(), draws.uniform(0, 1, candidates.entries))

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from fishcli.engine import ModelRunner
-from fishcli.engine.runner import Stretch
+from fishcli.engine import BLOCK_SIZE, ModelRunner
+from fishcli.engine.runner import Columns
+from fishcli.engine.scheduler import Stretch
 from fishcli.estimate import FRAME_RATE
 from fishcli.pipeline.models import Models
 from fishcli.records import Request, Sampling
@@ -64,7 +65,14 @@ def frame_and_prefill(models: Models, slots: int) -> dict[str, float]:
     config = models.ar.config
     context = min(CONTEXT, config.slow.max_seq_len - TIMED_FRAMES * (REPEATS + 2))
     capacity = context + TIMED_FRAMES * (REPEATS + 1)
-    runner = ModelRunner(models.ar, slots, capacity)
+    row_blocks = -(-capacity // BLOCK_SIZE)
+    runner = ModelRunner(models.ar, slots, capacity, slots * row_blocks)
+    tables = [
+        list(range(1 + slot * row_blocks, 1 + (slot + 1) * row_blocks)) for slot in range(slots)
+    ]
+    runner.set_table(tables)
+    if models.device.type == "cuda":
+        runner.capture([slice(0, slots)])
     prompt = torch.zeros(1 + config.num_codebooks, context, dtype=torch.int32)
     prompt[0] = torch.arange(context) % min(config.semantic_start, config.im_end)
     requests = [
@@ -76,8 +84,9 @@ def frame_and_prefill(models: Models, slots: int) -> dict[str, float]:
 
     def prefill() -> None:
         for first in range(0, slots, group):
-            part = slice(first, first + group)
-            runner.prefill(list(range(slots))[part], requests[part])
+            part = list(range(first, min(first + group, slots)))
+            hidden = runner.read([Columns(prompt, tables[slot]) for slot in part], 0)
+            runner.enter(part, [requests[slot] for slot in part], hidden)
 
     def frames() -> None:
         nonlocal length

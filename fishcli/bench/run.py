@@ -167,8 +167,8 @@ def _run(
     need = Need(PROMPT_OVERHEAD + longest_text_bytes, budget, has_references)
     checkpoint, device = models.checkpoint, models.device
     memory = plan_memory(checkpoint.config, models.weight_bytes, need, slots, device, models.dtype)
-    if memory.slots < slots:
-        raise UsageError(f"{slots} slots do not fit in memory: {memory.note}")
+    if memory.note:
+        observer.note(memory.note)
     out = OutputFolder(folder)
     fingerprinter = Fingerprinter(checkpoint.identity, "wav", "PCM_16", ReferenceDigests())
     line_settings = LineSettings(

@@ -1,7 +1,6 @@
-"""Keys and values of the slow AR, one fixed stretch of positions a slot.
+"""Keys and values of the slow AR in blocks, and the ``Attend`` objects over them.
 
-The model sees only the two ``Attend`` objects made here, so another layout (blocks,
-shared prefixes) or another kernel replaces this file and nothing else.
+The model sees only these objects; which block is whose is decided by ``blocks``.
 """
 
 from __future__ import annotations
@@ -9,10 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fishcli.kernels import reference
+from fishcli.kernels.ops import Ops
+from fishcli.kernels.reference import Heads, PagedKV
 from fishcli.model import TransformerConfig
+
+BLOCK_SIZE = 32  # positions: 8 kB a head and block in bfloat16, and little waste at a row's end
 
 
 def bytes_per_token(config: TransformerConfig, dtype: torch.dtype) -> int:
@@ -20,64 +24,109 @@ def bytes_per_token(config: TransformerConfig, dtype: torch.dtype) -> int:
     return 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
 
 
-class SlotCache:
-    """``slots`` rows of up to ``capacity`` positions each.
+class PagedCache:
+    """A pool of blocks for all layers, and the table of the slots' blocks.
 
-    Written but unread positions hold leftovers of earlier rows; every reader masks by
-    the row's own length, so they need no clearing.
+    keys, values: (layers, 1 + blocks, kv_heads, BLOCK_SIZE, head_dim), block 0 the trash.
+    table: (slots, max_blocks) int32 on the device; rewritten in place, so that captured
+    graphs keep reading it.
     """
 
-    def __init__(self, config: TransformerConfig, slots: int, capacity: int, like: Tensor) -> None:
+    def __init__(
+        self, config: TransformerConfig, slots: int, blocks: int, capacity: int, like: Tensor
+    ) -> None:
+        shape = (config.layers, 1 + blocks, config.kv_heads, BLOCK_SIZE, config.head_dim)
+        self.keys = like.new_zeros(shape)
+        self.values = like.new_zeros(shape)
         self.capacity = capacity
-        shape = (config.layers, slots, config.kv_heads, capacity, config.head_dim)
-        self._keys = like.new_zeros(shape)
-        self._values = like.new_zeros(shape)
+        max_blocks = -(-capacity // BLOCK_SIZE)
+        self.table = torch.zeros(slots, max_blocks, dtype=torch.int32, device=like.device)
 
-    def prefill(self, slots: Tensor) -> PrefillAttend:
-        """Attention of new prompts, written from position 0 into ``slots`` (rows,) int64."""
-        return PrefillAttend(self._keys, self._values, slots)
+    def set_table(self, tables: list[list[int]]) -> None:
+        """Replace the whole table, one list of blocks a slot, by an asynchronous copy."""
+        host = torch.zeros(self.table.shape, dtype=torch.int32)
+        for slot, blocks in enumerate(tables):
+            host[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+        if self.table.is_cuda:
+            host = host.pin_memory()
+        self.table.copy_(host, non_blocking=True)
 
-    def decode(self, rows: slice, positions: Tensor, length: int) -> DecodeAttend:
-        """Attention of one new position a row of the slots ``rows``.
+    def layer(self, layer: int, table: Tensor) -> PagedKV:
+        """One layer's blocks, seen through some rows of a table."""
+        return PagedKV(self.keys[layer], self.values[layer], table)
 
-        positions: (rows,) int64 where each row's new keys go; ``length``: a bound the host
-        knows, greater than every position.
-        """
-        assert length <= self.capacity, (length, self.capacity)
-        return DecodeAttend(self._keys[:, rows], self._values[:, rows], positions, length)
+    def gather(self, blocks: list[int]) -> tuple[Tensor, Tensor]:
+        """Copies of ``blocks`` in all layers: (layers, count, kv_heads, BLOCK_SIZE, head_dim)."""
+        index = torch.tensor(blocks, device=self.keys.device)
+        return self.keys[:, index], self.values[:, index]
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillAttend:
-    """Whole prompts: plain causal attention; right padding is harmless."""
-
-    keys: Tensor
-    values: Tensor
-    slots: Tensor
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        length = k.shape[1]
-        self.keys[layer, :, :, :length].index_copy_(0, self.slots, k.transpose(1, 2))
-        self.values[layer, :, :, :length].index_copy_(0, self.slots, v.transpose(1, 2))
-        return reference.causal_attention(q, k, v)
+    def scatter(self, blocks: list[int], keys: Tensor, values: Tensor) -> None:
+        """Write what :meth:`gather` gave into other ``blocks``."""
+        index = torch.tensor(blocks, device=self.keys.device)
+        self.keys[:, index] = keys.to(self.keys.device, non_blocking=True)
+        self.values[:, index] = values.to(self.values.device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeAttend:
-    """One position a row, over everything the row has cached."""
+    """One new position a row, over everything the row has cached.
 
-    keys: Tensor  # (layers, rows, kv_heads, capacity, head_dim)
-    values: Tensor
+    table: (rows, blocks that any row may use); positions: (rows,) int64 of the new columns.
+    """
+
+    cache: PagedCache
+    ops: Ops
+    rope: Tensor
+    table: Tensor
     positions: Tensor
-    length: int
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        keys, values = self.keys[layer], self.values[layer]
-        index = self.positions.view(-1, 1, 1, 1).expand(-1, k.shape[2], 1, k.shape[3])
-        keys.scatter_(2, index, k.transpose(1, 2))
-        values.scatter_(2, index, v.transpose(1, 2))
-        known = slice(0, self.length)
-        out = reference.decode_attention(
-            q[:, 0], keys[:, :, known], values[:, :, known], self.positions
+    def __call__(self, layer: int, qkv: Tensor, heads: Heads) -> Tensor:
+        kv = self.cache.layer(layer, self.table)
+        q = self.ops.store_decode_qkv(qkv, heads, self.rope, self.positions, kv)
+        return self.ops.paged_decode_attention(q, kv, self.positions).flatten(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefillAttend:
+    """New columns of several rows after ``start`` cached ones, the same number for all rows.
+
+    table: (rows, blocks); lengths: (rows,) new columns of each row, padding on the right not
+    counted; padding is computed and lands in the row's spare positions or the trash.
+    """
+
+    cache: PagedCache
+    rope: Tensor
+    table: Tensor
+    start: int
+    lengths: Tensor
+
+    def __call__(self, layer: int, qkv: Tensor, heads: Heads) -> Tensor:
+        new = qkv.shape[1]
+        q, k, v = reference.split_qkv(qkv, heads, self.rope[self.start : self.start + new])
+        kv = self.cache.layer(layer, self.table)
+        self._store(kv, k, v)
+        if self.start == 0:
+            return reference.causal_attention(q, k, v).flatten(2)
+        before = kv.table[:, : self.start // kv.block_size].long()
+        # (rows, blocks, kv_heads, block_size, head_dim) → (rows, kv_heads, start, head_dim)
+        keys = torch.cat([kv.keys[before].transpose(1, 2).flatten(2, 3), k.transpose(1, 2)], dim=2)
+        values = torch.cat(
+            [kv.values[before].transpose(1, 2).flatten(2, 3), v.transpose(1, 2)], dim=2
         )
-        return out.unsqueeze(1)
+        seen = torch.ones(new, self.start + new, dtype=torch.bool, device=q.device)
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2), keys, values, attn_mask=seen.tril(self.start), enable_gqa=True
+        )
+        return out.transpose(1, 2).flatten(2)
+
+    def _store(self, kv: PagedKV, k: Tensor, v: Tensor) -> None:
+        """Write (rows, new, kv_heads, head_dim) to the new positions; padding to the trash."""
+        new = k.shape[1]
+        offsets = torch.arange(new, device=k.device)
+        positions = self.start + offsets
+        column = (positions // kv.block_size).clamp_max(kv.table.shape[1] - 1)
+        blocks = kv.table[:, column].long()  # (rows, new)
+        blocks = blocks.masked_fill(offsets >= self.lengths[:, None], 0)
+        inside = (positions % kv.block_size).expand_as(blocks)
+        kv.keys[blocks, :, inside] = k
+        kv.values[blocks, :, inside] = v

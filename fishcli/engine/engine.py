@@ -1,7 +1,7 @@
 """Continuous batching: rows in, finished codes out.
 
-The loop reads as one sentence: fill free slots, prefill what entered, run a few frames,
-look at the stops of a little while ago, hand over what has ended.
+The loop reads as one sentence: fill free slots, read the prompts of what entered, run a
+few frames, look at the stops of a little while ago, hand over what has ended.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fishcli.engine.runner import ModelRunner
-from fishcli.engine.scheduler import Running, Scheduler
+from fishcli.engine.blocks import BlockManager
+from fishcli.engine.cache import BLOCK_SIZE
+from fishcli.engine.runner import Columns, ModelRunner, Swapped
+from fishcli.engine.scheduler import Batching, Running, Scheduler, prefill_groups
 from fishcli.engine.slots import OUT_OF_BUDGET, RUNNING, Snapshot
 from fishcli.records import FinishedCodes, FinishReason, Request
 
@@ -41,20 +43,21 @@ class EngineSettings:
     Ended rows are handed over together every ``hand_over_every`` frames."""
 
     slots: int
-    capacity: int  # positions a slot: prompt + budget of the longest row
+    capacity: int  # positions of the longest row: prompt + budget
     look_every: int = 1
     lag: int = 0
     hand_over_every: int = 16
-    isolated: bool = False
+    batching: Batching = field(default_factory=Batching)
 
     @classmethod
     def for_device(
-        cls, device: torch.device, slots: int, capacity: int, *, isolated: bool = False
+        cls, device: torch.device, slots: int, capacity: int, batching: Batching | None = None
     ) -> EngineSettings:
         """A GPU runs behind the host and is looked at with a lag; a CPU is the host."""
+        batching = batching or Batching()
         if device.type == "cuda":
-            return cls(slots, capacity, 4, 1, 8, isolated=isolated)
-        return cls(slots, capacity, isolated=isolated)
+            return cls(slots, capacity, 4, 1, 8, batching)
+        return cls(slots, capacity, batching=batching)
 
 
 @dataclass(slots=True)
@@ -64,7 +67,9 @@ class EngineStats:
     frames: int = 0  # frames of the whole batch
     slot_frames: int = 0  # rows in slots, summed over those frames
     prefill_rows: int = 0
-    prefill_columns: int = 0
+    prefill_columns: int = 0  # read; those taken from a shared prefix are not
+    prefixes: int = 0  # shared prefixes read
+    preempted: int = 0  # rows that gave way for a while
     prefill_s: float = 0.0  # on a GPU: the time to queue it
 
     def occupancy(self, slots: int) -> float:
@@ -76,10 +81,14 @@ class Engine:
     """Generates the rows of a source, many at a time."""
 
     def __init__(self, runner: ModelRunner, settings: EngineSettings) -> None:
+        assert runner.blocks * BLOCK_SIZE >= settings.capacity, "one row alone must fit"
         self.settings = settings
         self.stats = EngineStats()
         self._runner = runner
-        self._scheduler = Scheduler(settings.slots, isolated=settings.isolated)
+        self._blocks = BlockManager(runner.blocks, BLOCK_SIZE)
+        self._scheduler = Scheduler(settings.slots, self._blocks, settings.batching)
+        self._held: Request | None = None  # taken from the source, not yet admitted
+        self._swapped: deque[tuple[Running, Swapped]] = deque()
 
     @property
     def active(self) -> int:
@@ -100,7 +109,9 @@ class Engine:
         while True:
             self._admit(source)
             if not self._scheduler.running:
-                break
+                break  # nothing running, swapped or held: the source is exhausted
+            self._make_room()
+            self._runner.set_table(self._scheduler.tables())
             for _ in range(self.settings.look_every):
                 self._frame()
             # Only rows that were in their slots at that moment may be judged by the snapshot.
@@ -113,23 +124,71 @@ class Engine:
                 finished, frames_since = [], 0
         if finished:
             yield finished
+        self._blocks.check()
 
     def _admit(self, source: RequestSource) -> None:
+        """Fill free slots: first with rows that gave way, then from the source, in order."""
+        while self._swapped and self._scheduler.reseat(self._swapped[0][0]):
+            row, swapped = self._swapped.popleft()
+            self._runner.swap_in(row.slot, row.blocks.table, swapped)
+        started = time.perf_counter()
         entered: list[Running] = []
-        while self._scheduler.has_room and not source.exhausted:
-            request = source.take(wait=not self._scheduler.running)
+        prefixes: list[Columns] = []
+        while not self._swapped and self._scheduler.has_slot:
+            request = self._next(source)
             if request is None:
                 break
-            row = self._scheduler.place(request, time.perf_counter())
+            if not self._scheduler.fits(request):
+                self._held = request
+                break
+            row, prefix = self._scheduler.place(request, time.perf_counter())
             assert row.limit <= self.settings.capacity, (row.limit, self.settings.capacity)
             entered.append(row)
-        started = time.perf_counter()
-        for group in self._scheduler.prefill_groups(entered):
-            requests = [row.request for row in group]
-            self._runner.prefill([row.slot for row in group], requests)
-            self.stats.prefill_columns += sum(request.prompt.shape[1] for request in requests)
+            if prefix is not None:
+                columns = len(prefix.blocks) * BLOCK_SIZE
+                prefixes.append(Columns(request.prompt[:, :columns], prefix.blocks))
+        self._read(prefixes, [0] * len(prefixes))
+        self._enter(entered)
+        self.stats.prefixes += len(prefixes)
         self.stats.prefill_rows += len(entered)
         self.stats.prefill_s += time.perf_counter() - started
+
+    def _next(self, source: RequestSource) -> Request | None:
+        if self._held is not None:
+            request, self._held = self._held, None
+            return request
+        return None if source.exhausted else source.take(wait=not self._scheduler.running)
+
+    def _enter(self, rows: list[Running]) -> None:
+        """Read the prompts of new rows, after their prefixes, and start them."""
+        starts = [
+            len(row.blocks.prefix.blocks) * BLOCK_SIZE if row.blocks.prefix else 0 for row in rows
+        ]
+        items = [
+            Columns(row.request.prompt[:, start:], row.blocks.table)
+            for row, start in zip(rows, starts, strict=True)
+        ]
+        for group, hidden in self._read(items, starts):
+            slots = [rows[index].slot for index in group]
+            self._runner.enter(slots, [rows[index].request for index in group], hidden)
+
+    def _read(self, items: list[Columns], starts: list[int]) -> list[tuple[list[int], Tensor]]:
+        """Read columns in groups: the indices of each group, and their last hidden states."""
+        sizes = [(start, item.grid.shape[1]) for item, start in zip(items, starts, strict=True)]
+        isolated = self.settings.batching.isolated
+        self.stats.prefill_columns += sum(new for _, new in sizes)
+        return [
+            (group, self._runner.read([items[index] for index in group], starts[group[0]]))
+            for group in prefill_groups(sizes, isolated=isolated)
+        ]
+
+    def _make_room(self) -> None:
+        """Blocks for the frames until the next look; the youngest rows give way for it."""
+        for row in self._scheduler.starved(self.settings.look_every):
+            swapped = self._runner.swap_out(row.slot, row.blocks.table)
+            self._scheduler.release(row.slot)
+            self._swapped.appendleft((row, swapped))
+            self.stats.preempted += 1
 
     def _frame(self) -> None:
         for stretch in self._scheduler.frame():

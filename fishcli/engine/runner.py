@@ -14,88 +14,110 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fishcli.engine.cache import SlotCache
-from fishcli.kernels.sampling import (
-    CounterDraws,
-    Draws,
-    SamplingState,
-    sample_residual,
-    sample_semantic,
-)
+from fishcli.engine.cache import BLOCK_SIZE, DecodeAttend, PagedCache, PrefillAttend
+from fishcli.engine.graphs import FrameGraphs
+from fishcli.engine.scheduler import Stretch
 from fishcli.engine.slots import OUT_OF_BUDGET, RUNNING, STOPPED, SlotState, Snapshot
+from fishcli.kernels.sampling import CounterDraws, Draws, SamplingState
 from fishcli.model import DualAR
 from fishcli.model.fast import FrameCache
 from fishcli.records import Request
 
 MakeDraws = Callable[[Tensor, Tensor], Draws]  # (seed, frame) of the rows → their numbers
+CANDIDATES = 64  # bound of top_k inside a captured frame; rows with more run uncaptured
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Neighbouring slots that run through one frame together.
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Prompt columns to read: grid (1 + codebooks, new) on the host, and where they belong.
 
-    The half-open slot range [start, end); ``length`` bounds every row's cached positions
-    including the new one; ``candidates`` bounds every row's top_k.
+    ``table``: the row's blocks by position, covering its new columns.
     """
 
-    start: int
-    end: int
-    length: int
-    candidates: int
+    grid: Tensor
+    table: list[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Swapped:
+    """A row's state in a safe place while it has no slot; see :meth:`ModelRunner.swap_out`."""
+
+    slot_state: list[Tensor]
+    keys: Tensor
+    values: Tensor
 
 
 class ModelRunner:
-    """Owns the slots' tensors and runs the models over them."""
+    """Owns the slots' tensors and the cache, and runs the models over them.
+
+    slots: rows at once; capacity: positions of the longest row; blocks: size of the cache.
+    """
 
     def __init__(
-        self, model: DualAR, slots: int, capacity: int, *, make_draws: MakeDraws = CounterDraws
+        self,
+        model: DualAR,
+        slots: int,
+        capacity: int,
+        blocks: int,
+        *,
+        make_draws: MakeDraws = CounterDraws,
     ) -> None:
         weight = model.slow.embeddings.weight
         config = model.config
         self.device = weight.device
+        self.blocks = blocks
         self._slow, self._fast = model.slow, model.fast
+        self._ops = model.slow.ops
         self._config = config
         self._make_draws = make_draws
-        self._cache = SlotCache(config.slow, slots, capacity, weight)
+        self._cache = PagedCache(config.slow, slots, blocks, capacity, weight)
         self._frame_cache = FrameCache.allocate(config, slots, weight)
         self._state = SlotState.allocate(config, slots, capacity, weight)
+        self._graphs: FrameGraphs | None = None
 
     @torch.inference_mode()
-    def prefill(self, slots: Sequence[int], requests: Sequence[Request]) -> None:
-        """Read the prompts of new rows into their slots, all in one padded batch."""
-        lengths = [request.prompt.shape[1] for request in requests]
-        columns = torch.zeros(
-            len(requests), max(lengths), 1 + self._config.num_codebooks, dtype=torch.int64
-        )
-        for row, request in enumerate(requests):
-            columns[row, : lengths[row]] = request.prompt.T
-        slot_index = self._to_device(torch.tensor(slots))
-        last = self._to_device(torch.tensor(lengths)) - 1
-        positions = torch.arange(max(lengths), device=self.device).expand(len(requests), -1)
-        attend = self._cache.prefill(slot_index)
-        hidden = self._slow(self._to_device(columns), positions, attend)
-        rows = torch.arange(len(requests), device=self.device)
-        self._state.hidden.index_copy_(0, slot_index, hidden[rows, last])
-        self._state.enter(slot_index, requests)
+    def capture(self, ranges: Sequence[slice]) -> None:
+        """Capture the frame of each slot range as a CUDA graph; :meth:`frame` replays them."""
+        self._graphs = FrameGraphs(self._captured_frame, ranges, self.device)
+
+    @torch.inference_mode()
+    def read(self, items: Sequence[Columns], start: int) -> Tensor:
+        """Run the slow AR over new columns after ``start`` cached ones, one padded batch.
+
+        Returns the hidden state of each item's last column, (items, dim).
+        """
+        lengths = torch.tensor([item.grid.shape[1] for item in items])
+        longest = int(lengths.max())
+        grids = torch.zeros(len(items), longest, 1 + self._config.num_codebooks, dtype=torch.int64)
+        width = max(len(item.table) for item in items)
+        table = torch.zeros(len(items), width, dtype=torch.int32)
+        for row, item in enumerate(items):
+            grids[row, : item.grid.shape[1]] = item.grid.T
+            table[row, : len(item.table)] = torch.tensor(item.table, dtype=torch.int32)
+        lengths = self._to_device(lengths)
+        attend = PrefillAttend(self._cache, self._slow.rope, self._to_device(table), start, lengths)
+        hidden: Tensor = self._slow(self._to_device(grids), attend)  # (items, longest, dim)
+        return hidden[torch.arange(len(items), device=self.device), lengths - 1]
+
+    @torch.inference_mode()
+    def enter(self, slots: Sequence[int], requests: Sequence[Request], hidden: Tensor) -> None:
+        """Start rows whose prompts are read: hidden (rows, dim) of their last columns."""
+        index = self._to_device(torch.tensor(slots))
+        self._state.hidden.index_copy_(0, index, hidden)
+        self._state.enter(index, requests)
+
+    def set_table(self, tables: list[list[int]]) -> None:
+        """Tell the device which blocks every slot has."""
+        self._cache.set_table(tables)
 
     @torch.inference_mode()
     def frame(self, stretch: Stretch) -> None:
         """Generate one frame for every running slot of ``stretch``."""
-        rows = slice(stretch.start, stretch.end)
-        state = self._state.rows(rows)
-        draws = self._make_draws(state.seed, state.frame)
-        sampling = SamplingState(state.temperature, state.top_p, state.top_k, stretch.candidates)
-        semantic = self._draw_semantic(state, sampling, draws)
-        stopped = semantic == self._config.codebook_size
-        first = semantic.masked_fill(stopped, 0)  # any valid code: the frame is not kept
-        codes = self._draw_residuals(state.hidden, first, sampling, draws, rows)
-        kept = self._record(state, codes, stopped)
-        columns = torch.cat([first[:, None] + self._config.semantic_start, codes], dim=1)
-        position = state.position.clamp_max(stretch.length - 1)  # ended slots stand still
-        attend = self._cache.decode(rows, position, stretch.length)
-        hidden = self._slow(columns[:, None], position[:, None], attend)
-        state.hidden.copy_(hidden[:, 0])
-        state.position.add_(kept)
+        if self._graphs is not None and stretch.candidates <= CANDIDATES:
+            self._graphs.replay(stretch.start, stretch.end)
+            return
+        blocks = -(-stretch.length // BLOCK_SIZE)
+        self._frame(slice(stretch.start, stretch.end), blocks, stretch.candidates)
 
     def snapshot(self) -> Snapshot:
         """Start copying what the host needs to know about the slots."""
@@ -105,11 +127,44 @@ class ModelRunner:
         """A copy of a slot's first ``frames`` frames, on the device: (codebooks, frames) int32."""
         return self._state.codes[slot, :frames].T.clone()
 
-    def _draw_semantic(self, state: SlotState, sampling: SamplingState, draws: Draws) -> Tensor:
-        """(rows,) entries: semantic codes, or V for the stop."""
-        logits = self._slow.logits(state.hidden)
-        logits[:, -1].masked_fill_(state.ignore_stop, float("-inf"))
-        return sample_semantic(logits, sampling, state.window, draws)
+    @torch.inference_mode()
+    def swap_out(self, slot: int, blocks: list[int]) -> Swapped:
+        """Copy a row's state, and its keys and values (to the host), as they are after all
+        frames queued so far."""
+        keys, values = self._cache.gather(blocks)
+        state = [tensor[slot].clone() for tensor in self._state.tensors()]
+        self._state.outcome[slot] = STOPPED  # what the slot still computes must count for nothing
+        return Swapped(state, keys.to("cpu"), values.to("cpu"))
+
+    @torch.inference_mode()
+    def swap_in(self, slot: int, blocks: list[int], swapped: Swapped) -> None:
+        """Put a row back, into any slot and blocks."""
+        self._cache.scatter(blocks, swapped.keys, swapped.values)
+        for tensor, value in zip(self._state.tensors(), swapped.slot_state, strict=True):
+            tensor[slot] = value
+
+    def _captured_frame(self, rows: slice) -> None:
+        self._frame(rows, self._cache.table.shape[1], CANDIDATES)
+
+    def _frame(self, rows: slice, blocks: int, candidates: int) -> None:
+        """``blocks``: columns of the table that any row may use."""
+        state = self._state.rows(rows)
+        draws = self._make_draws(state.seed, state.frame)
+        sampling = SamplingState(state.temperature, state.top_p, state.top_k, candidates)
+        semantic = self._ops.sample_semantic(
+            self._slow.logits(state.hidden), sampling, state.window, draws, state.ignore_stop
+        )
+        stopped = semantic == self._config.codebook_size
+        first = semantic.masked_fill(stopped, 0)  # any valid code: the frame is not kept
+        codes = self._draw_residuals(state.hidden, first, sampling, draws, rows)
+        kept = self._record(state, codes, stopped)
+        columns = torch.cat([first[:, None] + self._config.semantic_start, codes], dim=1)
+        last_position = blocks * BLOCK_SIZE - 1
+        position = state.position.clamp_max(last_position)  # ended slots stand still
+        table = self._cache.table[rows, :blocks]
+        attend = DecodeAttend(self._cache, self._ops, self._slow.rope, table, position)
+        state.hidden.copy_(self._slow(columns, attend))
+        state.position.add_(kept)
 
     def _draw_residuals(
         self, hidden: Tensor, first: Tensor, sampling: SamplingState, draws: Draws, rows: slice
@@ -118,10 +173,10 @@ class ModelRunner:
         cache = self._frame_cache.rows(rows)
         codes = [first]
         logits = self._fast.first(hidden, first, cache)
-        codes.append(sample_residual(logits, sampling, draws, 1))
+        codes.append(self._ops.sample_residual(logits, sampling, draws, 1))
         for codebook in range(2, self._config.num_codebooks):
             logits = self._fast.next(codes[-1], codebook, cache)
-            codes.append(sample_residual(logits, sampling, draws, codebook))
+            codes.append(self._ops.sample_residual(logits, sampling, draws, codebook))
         return torch.stack(codes, dim=1)
 
     def _record(self, state: SlotState, codes: Tensor, stopped: Tensor) -> Tensor:

@@ -61,7 +61,11 @@ class SlotState:
 
     def rows(self, rows: slice) -> SlotState:
         """A view of some slots."""
-        return SlotState(*(getattr(self, name)[rows] for name in self.__slots__))
+        return SlotState(*(tensor[rows] for tensor in self.tensors()))
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in a fixed order."""
+        return [getattr(self, name) for name in self.__slots__]
 
     def enter(self, slots: Tensor, requests: Sequence[Request]) -> None:
         """Set up ``slots`` (rows,) for new rows; ``hidden`` is set by prefill."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fishcli.kernels import reference
+from fishcli.kernels.ops import Ops
+from fishcli.kernels.reference import Heads
 from fishcli.model.config import ModelConfig
 from fishcli.model.layers import Transformer
 
@@ -33,35 +34,26 @@ class FrameCache:
         """A view of some rows."""
         return FrameCache(self.keys[:, rows], self.values[:, rows])
 
-    def at(self, start: int) -> _AttendFrame:
-        """The attention of positions ``start`` and on."""
-        return _AttendFrame(self, start)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _AttendFrame:
-    """An ``Attend`` over the positions of a frame up to and including the new ones."""
+    """An ``Attend`` over the positions of a frame from ``start`` on."""
 
+    ops: Ops
     cache: FrameCache
+    rope: Tensor
     start: int
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        end = self.start + k.shape[1]
+    def __call__(self, layer: int, qkv: Tensor, heads: Heads) -> Tensor:
         keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys[:, :, self.start : end] = k.transpose(1, 2)
-        values[:, :, self.start : end] = v.transpose(1, 2)
-        if self.start == 0:
-            return reference.causal_attention(q, k, v)
-        last = torch.full((q.shape[0],), end - 1, device=q.device)
-        out = reference.decode_attention(q[:, 0], keys[:, :, :end], values[:, :, :end], last)
-        return out.unsqueeze(1)
+        return self.ops.frame_attention(qkv, heads, self.rope, keys, values, self.start)
 
 
 class FastAR(Transformer):
     """Position 0 is the slow hidden state, position k the code of codebook k - 1."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config.fast)
+    def __init__(self, config: ModelConfig, ops: Ops) -> None:
+        super().__init__(config.fast, ops)
         self.embeddings = nn.Embedding(config.codebook_size, config.fast.dim)
         self.output = nn.Linear(config.fast.dim, config.codebook_size, bias=False)
         same_width = config.fast.dim == config.slow.dim
@@ -88,7 +80,6 @@ class FastAR(Transformer):
         return self._logits(self.embeddings(code).unsqueeze(1), position, cache)
 
     def _logits(self, x: Tensor, start: int, cache: FrameCache) -> Tensor:
-        positions = torch.arange(start, start + x.shape[1], device=x.device)
-        hidden = self.run(x, positions.expand(x.shape[0], -1), cache.at(start))
-        out: Tensor = self.output(hidden[:, -1])
-        return out
+        """x: (rows, new, dim) for the positions [start, start + new)."""
+        hidden = self.run(x, _AttendFrame(self.ops, cache, self.rope, start))
+        return self.ops.linear(hidden[:, -1], self.output.weight)

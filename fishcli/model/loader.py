@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fishcli.errors import RunError
+from fishcli.kernels.ops import PLAIN, Ops
 from fishcli.model.config import ModelConfig
 from fishcli.model.fast import FastAR
 from fishcli.model.slow import SlowAR
@@ -25,27 +26,39 @@ PREFIXES = (
     ("text_model.model.", "slow."),
     ("audio_decoder.", "fast."),
 )
+STACKED = ".w13.weight"  # ours; the checkpoint has .w1.weight over .w3.weight
 
 
 class DualAR(nn.Module):
     """Slow and fast AR of one checkpoint."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, ops: Ops = PLAIN) -> None:
         super().__init__()
         self.config = config
-        self.slow = SlowAR(config)
-        self.fast = FastAR(config)
+        self.slow = SlowAR(config, ops)
+        self.fast = FastAR(config, ops)
 
     def ready(self) -> DualAR:
-        """Freeze the weights and compute what is derived from the configuration."""
-        device = self.slow.embeddings.weight.device
-        self.slow.make_rope(device)
-        self.fast.make_rope(device)
+        """Freeze the weights and compute what follows from them."""
+        self.slow.derive()
+        self.fast.derive()
         return self.requires_grad_(False).eval()
 
+    def checkpoint_tensors(self) -> dict[str, Tensor]:
+        """Our parameters under the checkpoint's names; stacked ones as views of their parts."""
+        tensors: dict[str, Tensor] = {}
+        for ours, parameter in self.named_parameters():
+            name = _checkpoint_name(ours)
+            if name.endswith(STACKED):
+                stem = name.removesuffix(STACKED)
+                gate, up = parameter.detach().chunk(2)
+                tensors |= {f"{stem}.w1.weight": gate, f"{stem}.w3.weight": up}
+            else:
+                tensors[name] = parameter.detach()
+        return tensors
 
-def checkpoint_name(ours: str) -> str:
-    """The checkpoint's name of one of our parameters."""
+
+def _checkpoint_name(ours: str) -> str:
     for theirs, prefix in PREFIXES:
         if ours.startswith(prefix):
             return theirs + ours.removeprefix(prefix)
@@ -73,48 +86,46 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def load_ar(folder: Path, device: torch.device, dtype: torch.dtype) -> DualAR:
-    """Load both transformers onto ``device`` in ``dtype``.
+def load_ar(folder: Path, device: torch.device, dtype: torch.dtype, ops: Ops = PLAIN) -> DualAR:
+    """Load both transformers onto ``device`` in ``dtype``, to run with ``ops``.
 
     Every parameter must be there once with its exact shape, and nothing else: otherwise
     :class:`RunError` lists the names.
     """
     config = ModelConfig.from_folder(folder)
-    with torch.device("meta"):
-        model = DualAR(config)
-    wanted = {checkpoint_name(name): name for name in model.state_dict()}
-    shapes = {name: parameter.shape for name, parameter in model.state_dict().items()}
-    found: dict[str, Tensor] = {}
+    files = weight_files(folder)
+    model = _empty(config, device, dtype, ops)
+    waiting = model.checkpoint_tensors()
+    known = frozenset(waiting)
     problems: list[str] = []
-    for name, tensor in _tensors(weight_files(folder)):
-        ours = wanted.get(name)
-        if ours is None:
-            problems.append(f"unexpected {name}")
-        elif ours in found:
-            problems.append(f"twice {name}")
-        elif tensor.shape != shapes[ours]:
-            want, have = list(shapes[ours]), list(tensor.shape)
+    for name, tensor in _tensors(files):
+        target = waiting.pop(name, None)
+        if target is None:
+            problems.append(f"{'twice' if name in known else 'unexpected'} {name}")
+        elif tensor.shape != target.shape:
+            want, have = list(target.shape), list(tensor.shape)
             problems.append(f"{name} has shape {have}, expected {want}")
         else:
-            found[ours] = tensor.to(device=device, dtype=dtype)
-    problems += [f"missing {name}" for name, ours in wanted.items() if ours not in found]
+            target.copy_(tensor)
+    problems += [f"missing {name}" for name in waiting]
     if problems:
         raise RunError(f"{folder}: weights do not fit config.json: " + _listed(problems))
-    model.load_state_dict(found, strict=True, assign=True)
     return model.ready()
 
 
 def random_ar(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
+    config: ModelConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    ops: Ops = PLAIN,
+    seed: int = 0,
 ) -> DualAR:
     """Random weights of the given sizes, made on the device: for measuring speed only.
 
     Matrices are normal with standard deviation 1 / sqrt(columns), norms are one, biases zero,
     so activations stay of order one at any width.
     """
-    with torch.device("meta"):
-        model = DualAR(config)
-    model.to(dtype).to_empty(device=device)
+    model = _empty(config, device, dtype, ops)
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -123,6 +134,13 @@ def random_ar(
             else:
                 parameter.normal_(0.0, parameter.shape[-1] ** -0.5, generator=generator)
     return model.ready()
+
+
+def _empty(config: ModelConfig, device: torch.device, dtype: torch.dtype, ops: Ops) -> DualAR:
+    """The modules with memory behind them that nobody has written yet."""
+    with torch.device("meta"):
+        model = DualAR(config, ops)
+    return model.to(dtype).to_empty(device=device)
 
 
 def _tensors(files: list[Path]) -> Iterator[tuple[str, Tensor]]:

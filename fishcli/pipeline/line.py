@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fishcli.decoder import DecodedRow, DecoderThread
-from fishcli.engine import Engine, EngineSettings, EngineStats, ModelRunner
+from fishcli.engine import EngineStats
 from fishcli.errors import RowError
 from fishcli.fingerprint import Fingerprinter
 from fishcli.ledger import Ledger, Record
 from fishcli.metrics import Progress, RunMetrics
 from fishcli.outdir import OutputFolder
+from fishcli.pipeline.build import build_engine
 from fishcli.pipeline.interrupt import Interrupted, Interrupts
 from fishcli.pipeline.memory import MemoryPlan
 from fishcli.pipeline.models import Models
@@ -86,12 +87,7 @@ class Line:
         self._memory = memory
         self._metrics = RunMetrics()
         self._error: BaseException | None = None
-        self._engine = Engine(
-            ModelRunner(models.ar, memory.slots, memory.capacity),
-            EngineSettings.for_device(
-                models.device, memory.slots, memory.capacity, isolated=settings.isolated
-            ),
-        )
+        self._engine = build_engine(models, memory, deterministic=settings.isolated)
         self._voices = VoiceBook(
             models.codec, models.checkpoint.codec_identity, deterministic=settings.isolated
         )

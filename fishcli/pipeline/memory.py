@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from fishcli.audio import MAX_REFERENCE_SECONDS
-from fishcli.engine import bytes_per_token
+from fishcli.engine import BLOCK_SIZE, bytes_per_token
 from fishcli.errors import UsageError
 from fishcli.estimate import FRAME_RATE
 from fishcli.model import ModelConfig
 
 AUTO_SLOTS = {"cuda": 64, "cpu": 8}
-CAPACITY_STEP = 64  # positions a slot are a multiple of this
+CAPACITY_STEP = 64  # a row's positions are a multiple of this
 WORKING_BYTES = 6 * 10**9  # activations of prefill and codec on a GPU
 GB = 1e9
 
@@ -35,10 +35,11 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Slots of the engine and positions of each; sizes in bytes."""
+    """Slots of the engine, positions of the longest row, blocks of the cache; sizes in bytes."""
 
     slots: int
     capacity: int
+    blocks: int
     kv_bytes: int
     weight_bytes: int
     free_bytes: int | None  # of the device, before the cache; None where it is not limited
@@ -48,7 +49,8 @@ class MemoryPlan:
         free = "" if self.free_bytes is None else f", {self.free_bytes / GB:.1f} GB free before it"
         return (
             f"memory plan: weights {self.weight_bytes / GB:.2f} GB, cache "
-            f"{self.kv_bytes / GB:.2f} GB ({self.slots} slots of {self.capacity} positions){free}"
+            f"{self.kv_bytes / GB:.2f} GB ({self.blocks} blocks of {BLOCK_SIZE} positions for "
+            f"{self.slots} slots, {self.capacity} positions in the longest row){free}"
         )
 
 
@@ -62,25 +64,32 @@ def plan_memory(
 ) -> MemoryPlan:
     """Fit the cache into what the device has left after the weights.
 
-    ``wanted_slots`` None: as many as fit, up to AUTO_SLOTS. More than fit are lowered, with a
-    note; if not even one fits, :class:`UsageError` says what is missing.
+    ``wanted_slots`` None: AUTO_SLOTS. Blocks for every slot's longest row if there is room;
+    with less, rows are admitted by their expected lengths, with a note. If not even one
+    longest row fits, :class:`UsageError` says what is missing.
     """
     capacity = -(-need.positions // CAPACITY_STEP) * CAPACITY_STEP
     capacity = min(capacity, config.slow.max_seq_len)
-    slot_bytes = capacity * bytes_per_token(config.slow, dtype)
+    row_blocks = -(-capacity // BLOCK_SIZE)
+    block_bytes = BLOCK_SIZE * bytes_per_token(config.slow, dtype)
     slots = wanted_slots or AUTO_SLOTS[device.type]
+    blocks = slots * row_blocks
     free, note = None, ""
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
-        room = (free - WORKING_BYTES) // slot_bytes
-        if room < 1:
+        room = (free - WORKING_BYTES) // block_bytes
+        if room < row_blocks:
+            needed = row_blocks * block_bytes + WORKING_BYTES
             raise UsageError(
                 f"{free / GB:.1f} GB of device memory are free, one row of {capacity} positions "
-                f"needs {(slot_bytes + WORKING_BYTES) / GB:.1f} GB: use a smaller "
-                "--max-new-tokens, a shorter reference, or another device"
+                f"needs {needed / GB:.1f} GB: use a smaller --max-new-tokens, a shorter "
+                "reference, or another device"
             )
-        if room < slots:
-            if wanted_slots is not None:
-                note = f"--max-batch-size {slots} lowered to {room}: more does not fit in memory"
-            slots = room
-    return MemoryPlan(slots, capacity, slots * slot_bytes, weight_bytes, free, note)
+        if room < blocks:
+            longest = room // row_blocks
+            note = (
+                f"the cache holds {longest} of {slots} rows at their longest: rows are admitted "
+                "by their expected lengths"
+            )
+            blocks = room
+    return MemoryPlan(slots, capacity, blocks, blocks * block_bytes, weight_bytes, free, note)

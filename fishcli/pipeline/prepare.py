@@ -16,7 +16,7 @@ import torch
 
 from fishcli.channel import Channel, ChannelClosedError
 from fishcli.errors import RowError
-from fishcli.estimate import frame_budget
+from fishcli.estimate import estimate_frames, frame_budget
 from fishcli.fingerprint import Fingerprinter
 from fishcli.prompt import PromptBuilder, Spoken
 from fishcli.records import Request, Row
@@ -88,6 +88,8 @@ class Preparer:
             seed=row.seed,
             max_frames=self._frames(row),
             ignore_stop=self._exact_frames is not None,
+            expected_frames=estimate_frames(row.text),
+            shared_columns=self._prompts.shared_columns(spoken),
         )
         total = prompt.shape[1] + request.max_frames
         if total > self._capacity:

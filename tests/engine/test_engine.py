@@ -5,7 +5,14 @@ import random
 import pytest
 import torch
 
-from fishcli.engine import Engine, EngineSettings, ListSource, ModelRunner
+from fishcli.engine import (
+    BLOCK_SIZE,
+    Batching,
+    Engine,
+    EngineSettings,
+    ListSource,
+    ModelRunner,
+)
 from fishcli.records import Request, Sampling
 from tests.conftest import CPU, golden_tensors
 
@@ -25,9 +32,10 @@ def requests(count, **changes):
     return made
 
 
-def run(model, rows, slots, **options):
-    settings = EngineSettings(slots, CAPACITY, **options)
-    engine = Engine(ModelRunner(model, slots, CAPACITY), settings)
+def run(model, rows, slots, *, tile=0, blocks=None, **options):
+    settings = EngineSettings(slots, CAPACITY, batching=Batching(tile), **options)
+    blocks = blocks or slots * CAPACITY // BLOCK_SIZE
+    engine = Engine(ModelRunner(model, slots, CAPACITY, blocks), settings)
     finished = [row for group in engine.generate(ListSource(rows)) for row in group]
     assert engine.active == 0
     assert len({row.id for row in finished}) == len(finished)
@@ -59,10 +67,10 @@ def test_every_row_comes_out_once_with_its_own_budget(toy_ar):
 @pytest.mark.parametrize("slots", [1, 3, 8])
 def test_isolated_rows_do_not_depend_on_company_or_order(toy_ar, slots):
     rows = requests(8)
-    alone, _ = run(toy_ar, rows, slots=1, isolated=True)
+    alone, _ = run(toy_ar, rows, slots=1, tile=1)
     shuffled = list(rows)
     random.Random(slots).shuffle(shuffled)
-    together, _ = run(toy_ar, shuffled, slots=slots, isolated=True)
+    together, _ = run(toy_ar, shuffled, slots=slots, tile=1)
     assert same(alone, together)
 
 
@@ -78,8 +86,8 @@ def test_batched_rows_draw_the_same_tokens_as_alone(toy_ar):
 @pytest.mark.parametrize(("look_every", "lag"), [(1, 0), (3, 0), (4, 1), (2, 3)])
 def test_looking_late_changes_nothing_but_the_time(toy_ar, look_every, lag):
     rows = requests(9)
-    prompt, _ = run(toy_ar, rows, slots=3, isolated=True)
-    late, engine = run(toy_ar, rows, slots=3, isolated=True, look_every=look_every, lag=lag)
+    prompt, _ = run(toy_ar, rows, slots=3, tile=1)
+    late, engine = run(toy_ar, rows, slots=3, tile=1, look_every=look_every, lag=lag)
     assert same(prompt, late)
     assert engine.stats.frames % look_every == 0
 
@@ -121,7 +129,7 @@ class Trickle:
 
 def test_a_source_with_nothing_ready_does_not_stall_running_rows(toy_ar):
     source = Trickle(requests(3))
-    engine = Engine(ModelRunner(toy_ar, 4, CAPACITY), EngineSettings(4, CAPACITY))
+    engine = Engine(ModelRunner(toy_ar, 4, CAPACITY, 32), EngineSettings(4, CAPACITY))
     finished = [row for group in engine.generate(source) for row in group]
     assert [row.id for row in finished] == ["row-0", "row-1", "row-2"]
     assert source.waits == 3
@@ -130,7 +138,7 @@ def test_a_source_with_nothing_ready_does_not_stall_running_rows(toy_ar):
 def test_a_row_that_stops_at_once_has_no_frames(toy_ar):
     prompt = golden_tensors("prompts")["prompt.plain"].int()
     row = Request("row", prompt, Sampling(1.0, 1.0, 257), seed=1, max_frames=9)
-    runner = ModelRunner(toy_ar, 1, CAPACITY, make_draws=lambda seed, frame: StopFirst())
+    runner = ModelRunner(toy_ar, 1, CAPACITY, 8, make_draws=lambda seed, frame: StopFirst())
     engine = Engine(runner, EngineSettings(1, CAPACITY))
     (group,) = engine.generate(ListSource([row]))
     assert group[0].codes.shape == (10, 0)
@@ -145,7 +153,7 @@ class StopFirst:
 
 
 def test_closing_the_generator_ends_the_run(toy_ar):
-    engine = Engine(ModelRunner(toy_ar, 2, CAPACITY), EngineSettings(2, CAPACITY))
+    engine = Engine(ModelRunner(toy_ar, 2, CAPACITY, 16), EngineSettings(2, CAPACITY))
     generator = engine.generate(ListSource(requests(6)))
     next(generator)
     generator.close()
@@ -154,4 +162,4 @@ def test_closing_the_generator_ends_the_run(toy_ar):
 
 
 def test_device_is_where_the_weights_are(toy_ar):
-    assert ModelRunner(toy_ar, 1, CAPACITY).device == CPU
+    assert ModelRunner(toy_ar, 1, CAPACITY, 8).device == CPU

@@ -3,8 +3,15 @@
 import pytest
 import torch
 
-from fishcli.engine import Engine, EngineSettings, ListSource, ModelRunner
-from fishcli.engine.cache import SlotCache
+from fishcli.engine import (
+    BLOCK_SIZE,
+    Batching,
+    Engine,
+    EngineSettings,
+    ListSource,
+    ModelRunner,
+)
+from fishcli.engine.cache import DecodeAttend, PagedCache, PrefillAttend
 from fishcli.model import load_ar
 from fishcli.model.fast import FrameCache
 from fishcli.records import Request, Sampling
@@ -20,19 +27,18 @@ def teacher_forced(model, name):
     prompt = golden_tensors("prompts")[f"prompt.{name}"].long()
     codes = golden_tensors("forced")[f"{name}.forced_codes"].long()
     start = model.config.semantic_start
-    columns = torch.cat([prompt, torch.cat([codes[:1] + start, codes])], dim=1).T[None]
-    weight = model.slow.embeddings.weight
-    cache = SlotCache(model.config.slow, 1, CAPACITY, weight)
+    columns = torch.cat([prompt, torch.cat([codes[:1] + start, codes])], dim=1)
     length = prompt.shape[1]
+    blocks = CAPACITY // BLOCK_SIZE
+    cache = PagedCache(model.config.slow, 1, blocks, CAPACITY, model.slow.embeddings.weight)
+    table = torch.arange(1, blocks + 1, dtype=torch.int32)[None]
+    rope = model.slow.rope
     with torch.inference_mode():
-        positions = torch.arange(length)[None]
-        attend = cache.prefill(torch.tensor([0]))
-        hidden = [model.slow(columns[:, :length], positions, attend)[:, -1]]
-        for frame in range(FORCED_FRAMES):
-            position = torch.tensor([length + frame])
-            attend = cache.decode(slice(0, 1), position, length + frame + 1)
-            column = columns[:, length + frame : length + frame + 1]
-            hidden.append(model.slow(column, position[None], attend)[:, -1])
+        attend = PrefillAttend(cache, rope, table, 0, torch.tensor([length]))
+        hidden = [model.slow(columns.T[None, :length], attend)[:, -1]]
+        for position in range(length, length + FORCED_FRAMES):
+            attend = DecodeAttend(cache, model.slow.ops, rope, table, torch.tensor([position]))
+            hidden.append(model.slow(columns[None, :, position], attend))
         states = torch.cat(hidden)
         residual = forced_residuals(model, states[:FORCED_FRAMES], codes.T)
         return model.slow.logits(states), model.fast.project(states), residual
@@ -82,9 +88,10 @@ def request(name, sampling, frames):
     return Request(name, prompt, sampling, seed=1, max_frames=frames)
 
 
-def generate(model, requests, *, slots, isolated=False, **runner_options):
-    runner = ModelRunner(model, slots, CAPACITY, **runner_options)
-    settings = EngineSettings.for_device(CPU, slots, CAPACITY, isolated=isolated)
+def generate(model, requests, *, slots, tile=0, **runner_options):
+    blocks = slots * CAPACITY // BLOCK_SIZE
+    runner = ModelRunner(model, slots, CAPACITY, blocks, **runner_options)
+    settings = EngineSettings.for_device(CPU, slots, CAPACITY, Batching(tile))
     groups = Engine(runner, settings).generate(ListSource(requests))
     return {row.id: row for group in groups for row in group}
 
@@ -97,13 +104,12 @@ def assert_same_frames(row, tokens, im_end, limit):
     assert stopped or frames.shape[1] == limit
 
 
-@pytest.mark.parametrize("isolated", [False, True])
-@pytest.mark.parametrize("slots", [1, 3])
-def test_greedy_tokens_equal_golden_in_a_continuous_batch(toy_ar, slots, isolated):
+@pytest.mark.parametrize(("slots", "tile"), [(1, 0), (3, 0), (1, 1), (3, 1), (4, 2)])
+def test_greedy_tokens_equal_golden_in_a_continuous_batch(toy_ar, slots, tile):
     golden = golden_tensors("greedy")
     sampling = Sampling(temperature=1.0, top_p=0.9, top_k=1)
     requests = [request(name, sampling, 24) for name in NAMES]
-    rows = generate(toy_ar, requests, slots=slots, isolated=isolated)
+    rows = generate(toy_ar, requests, slots=slots, tile=tile)
     assert list(rows) and set(rows) == set(NAMES)
     for name in NAMES:
         assert_same_frames(rows[name], golden[f"{name}.tokens"], toy_ar.config.im_end, 24)

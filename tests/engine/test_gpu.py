@@ -3,8 +3,17 @@
 import pytest
 import torch
 
-from fishcli.engine import Engine, EngineSettings, ListSource, ModelRunner
-from fishcli.engine.runner import Stretch
+from fishcli.engine import (
+    BLOCK_SIZE,
+    Batching,
+    Engine,
+    EngineSettings,
+    ListSource,
+    ModelRunner,
+)
+from fishcli.engine.graphs import ladder, tiles
+from fishcli.engine.scheduler import Stretch
+from fishcli.kernels.ops import pick_ops
 from fishcli.model import load_ar
 from fishcli.records import Request, Sampling
 from tests.conftest import TOY, golden_json, golden_tensors
@@ -17,7 +26,7 @@ CAPACITY = 512
 
 @pytest.fixture(scope="module")
 def model():
-    return load_ar(TOY, torch.device("cuda", 0), torch.float32)
+    return load_ar(TOY, torch.device("cuda", 0), torch.float32, pick_ops("auto"))
 
 
 def request(name, frames, **options):
@@ -26,15 +35,48 @@ def request(name, frames, **options):
     return Request(name, prompt, sampling, seed=1, max_frames=frames, **options)
 
 
-def generate(model, requests, slots, **options):
-    settings = EngineSettings.for_device(torch.device("cuda"), slots, CAPACITY, **options)
-    engine = Engine(ModelRunner(model, slots, CAPACITY), settings)
+def build(model, slots, tile=0, *, captured=True):
+    device = torch.device("cuda", 0)
+    runner = ModelRunner(model, slots, CAPACITY, slots * CAPACITY // BLOCK_SIZE)
+    if captured:
+        runner.capture(tiles(slots, tile) if tile else ladder(slots))
+    return Engine(runner, EngineSettings.for_device(device, slots, CAPACITY, Batching(tile)))
+
+
+def generate(engine, requests):
     return {row.id: row for group in engine.generate(ListSource(requests)) for row in group}
 
 
+def mixed(count, **options):
+    """Rows of different prompts, seeds and lengths, some of one voice."""
+    prompts = golden_tensors("prompts")
+    made = []
+    for index in range(count):
+        prompt = prompts[f"prompt.{NAMES[index % len(NAMES)]}"].int()
+        shared = 64 if NAMES[index % len(NAMES)].endswith("reference") else 0
+        sampling = Sampling(0.7 + 0.1 * (index % 4), 0.9, 30)
+        made.append(
+            Request(
+                f"row-{index}",
+                prompt,
+                sampling,
+                seed=index,
+                max_frames=8 + 5 * (index % 7),
+                shared_columns=shared,
+                **options,
+            )
+        )
+    return made
+
+
+def same(one, other):
+    return all(torch.equal(one[key].codes, other[key].codes) for key in one)
+
+
+@pytest.mark.parametrize("captured", [True, False])
 @pytest.mark.parametrize("slots", [1, 3])
-def test_greedy_tokens_equal_golden(model, slots):
-    rows = generate(model, [request(name, 24) for name in NAMES], slots)
+def test_greedy_tokens_equal_golden(model, slots, captured):
+    rows = generate(build(model, slots, captured=captured), [request(name, 24) for name in NAMES])
     for name in NAMES:
         tokens = golden_tensors("greedy")[f"{name}.tokens"]
         stopped = int(tokens[0, -1]) == model.config.im_end
@@ -43,26 +85,36 @@ def test_greedy_tokens_equal_golden(model, slots):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_isolated_rows_are_the_same_bits_in_any_company(dtype):
-    model = load_ar(TOY, torch.device("cuda", 0), dtype)
-    sampling = Sampling(0.8, 0.9, 30)
-    requests = [request(name, 20, sampling=sampling, ignore_stop=True) for name in NAMES]
-    alone = generate(model, requests, 1, isolated=True)
-    together = generate(model, requests[::-1], 5, isolated=True)
-    assert all(torch.equal(alone[name].codes, together[name].codes) for name in NAMES)
+def test_captured_frames_equal_uncaptured_ones_bit_for_bit(dtype):
+    model = load_ar(TOY, torch.device("cuda", 0), dtype, pick_ops("auto"))
+    requests = mixed(9, ignore_stop=True)
+    # One tile: both run the same shapes, so only the capture differs.
+    captured = generate(build(model, 8, 8), requests)
+    assert same(captured, generate(build(model, 8, 8, captured=False), requests))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tiles_give_the_same_bits_in_any_company_and_order(dtype):
+    model = load_ar(TOY, torch.device("cuda", 0), dtype, pick_ops("auto"))
+    requests = mixed(20)
+    full = generate(build(model, 64, 64), requests)
+    alone = {}
+    for row in requests[::6]:
+        alone |= generate(build(model, 64, 64), [row])
+    assert same(alone, full)
+    assert same(full, generate(build(model, 128, 64), requests[::-1]))
 
 
 def test_a_frame_never_waits_for_the_device(model):
-    runner = ModelRunner(model, 2, CAPACITY)
-    requests = [request(name, 40, ignore_stop=True) for name in NAMES[:2]]
-    runner.prefill([0, 1], requests)
-    length = max(r.prompt.shape[1] for r in requests) + 1
-    runner.frame(Stretch(0, 2, length, 30))
+    engine = build(model, 2)
+    runner = engine._runner
+    generator = engine.generate(ListSource(mixed(2, ignore_stop=True)))
+    next(generator)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for step in range(1, 5):
-            runner.frame(Stretch(0, 2, length + step, 30))
+        for _ in range(5):
+            runner.frame(Stretch(0, 2, CAPACITY, 30))
             runner.snapshot()
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from fishcli.errors import RunError
 from fishcli.model import ModelConfig, load_ar, random_ar
-from fishcli.model.loader import DualAR, checkpoint_name
+from fishcli.model.loader import DualAR
 from tests.conftest import CPU, TOY
 
 ROOT = TOY.parents[2]
@@ -41,7 +41,7 @@ def test_full_size_model_has_exactly_the_published_tensors():
     config = json.loads((ROOT / "configs/models/s2-pro.json").read_text())["config"]
     with torch.device("meta"):
         model = DualAR(ModelConfig.from_dict(config))
-    shapes = {checkpoint_name(n): list(t.shape) for n, t in model.state_dict().items()}
+    shapes = {n: list(t.shape) for n, t in model.checkpoint_tensors().items()}
     assert shapes == published
 
 
@@ -134,7 +134,7 @@ def variant(**fast):
 def test_other_members_of_the_family_round_trip(tmp_path, config):
     """Saved under checkpoint names and loaded again, driven by config and shapes alone."""
     made = random_ar(ModelConfig.from_dict(config), CPU, torch.float32, seed=3)
-    tensors = {checkpoint_name(n): t.clone() for n, t in made.state_dict().items()}
+    tensors = {n: t.clone() for n, t in made.checkpoint_tensors().items()}
     has_projection = "audio_decoder.project_in.weight" in tensors
     assert has_projection == (config["audio_decoder_config"]["dim"] != 96)
     save_file(tensors, tmp_path / "model.safetensors")
