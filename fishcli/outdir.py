@@ -9,13 +9,12 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import msgspec
 
 from fishcli.errors import RunError, UsageError
-
-Layout = Literal["flat", "hashed"]
+from fishcli.settings import Layout
 
 RUN_FILE = "run.json"
 RUN_FILE_VERSION = 1
@@ -38,11 +37,6 @@ class OutputFolder:
         self.path = path
         self.layout = layout
         self._made: set[Path] = set()
-
-    @property
-    def ledger(self) -> Path:
-        """Folder of the ledgers."""
-        return self.path / "ledger"
 
     @property
     def cache(self) -> Path:

@@ -21,6 +21,8 @@ FinishReason = Literal["stop", "length"]
 
 MAX_NEW_TOKENS_LIMIT = 32768
 TOP_K_LIMIT = 4096
+SEED_LIMIT = 2**63 - 1
+TAKES_LIMIT = 1000
 
 
 def check_range(
@@ -72,7 +74,7 @@ class Row:
     reference: Reference | None
     sampling: Sampling
     max_new_tokens: int  # upper bound of frames
-    seed: int  # 0 … 2**63 - 1
+    seed: int  # 0 … SEED_LIMIT
     extra: Mapping[str, Any] = field(default_factory=dict)  # unknown columns, carried through
     warnings: tuple[str, ...] = ()  # e.g. markdown or bare URLs in the text
 

@@ -16,7 +16,14 @@ from typing import Any, Literal
 import msgspec
 
 from fishcli.errors import UsageError
-from fishcli.records import MAX_NEW_TOKENS_LIMIT, Reference, Sampling, check_range
+from fishcli.records import (
+    MAX_NEW_TOKENS_LIMIT,
+    SEED_LIMIT,
+    TAKES_LIMIT,
+    Reference,
+    Sampling,
+    check_range,
+)
 
 AudioFormat = Literal["wav", "flac"]
 Layout = Literal["flat", "hashed"]
@@ -28,8 +35,6 @@ SUBTYPES: Mapping[str, tuple[str, ...]] = {
 }
 
 MAX_BATCH_SIZE_LIMIT = 1024
-TAKES_LIMIT = 1000
-SEED_LIMIT = 2**63 - 1
 PLAN_WINDOW_LIMIT = 2**20
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from fishcli.errors import UsageError
 from fishcli.manifest.text import shown
-from fishcli.records import MAX_NEW_TOKENS_LIMIT, Sampling, check_range
+from fishcli.records import MAX_NEW_TOKENS_LIMIT, SEED_LIMIT, Sampling, check_range
 
-SEED_LIMIT = 2**63 - 1
 EXACT_FLOAT = 2**53  # whole numbers up to here survive being a float
 
 TEXT_FIELDS = ("text", "ref_audio", "ref_text", "voice")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,45 +21,53 @@ LST_FIELDS = ("utt", "prompt_text", "prompt_wav", "text", "infer_wav")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class JsonLines(Manifest):
-    """One JSON object a line. NaN, other JSON values and torn lines are record errors."""
+class _Lines(Manifest):
+    """One record a line; a line that holds none costs no other."""
+
+    @abstractmethod
+    def _fields(self, line: bytes) -> dict[str, Any]:
+        """The fields of the record in ``line``; raises ``ValueError`` saying why it holds none."""
 
     def _read(self) -> Iterator[RawRecord]:
         for number, line in _lines(self.path):
             if line is None:
-                yield RawRecord(number, None, TOO_LONG)
-                continue
-            try:
-                record = RawRecord(number, _decode(line))
-            except msgspec.ValidationError as error:
-                record = RawRecord(number, None, f"not a JSON object: {error}")
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                record = RawRecord(number, None, f"not valid JSON: {error}")
-            except RecursionError:
-                record = RawRecord(number, None, "not valid JSON: nested too deeply")
+                record = RawRecord(number, None, TOO_LONG)
+            else:
+                try:
+                    record = RawRecord(number, self._fields(line))
+                except ValueError as error:
+                    record = RawRecord(number, None, str(error))
             yield record
 
 
-class SeedTtsList(Manifest):
+class JsonLines(_Lines):
+    """One JSON object a line. NaN, other JSON values and torn lines are record errors."""
+
+    def _fields(self, line: bytes) -> dict[str, Any]:
+        try:
+            return _decode(line)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"not a JSON object: {error}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"not valid JSON: {error}") from error
+        except RecursionError:
+            raise ValueError("not valid JSON: nested too deeply") from None
+
+
+class SeedTtsList(_Lines):
     """``utt|prompt_text|prompt_wav|text``, with an optional fifth field, ``infer_wav``."""
 
     numbers_are_text = True
 
-    def _read(self) -> Iterator[RawRecord]:
-        for number, line in _lines(self.path):
-            if line is None:
-                yield RawRecord(number, None, TOO_LONG)
-                continue
-            try:
-                values = line.decode().strip("\r\n").split("|")
-            except UnicodeDecodeError:
-                yield RawRecord(number, None, "not valid UTF-8")
-                continue
-            if len(values) not in {4, 5}:
-                expected = "|".join(LST_FIELDS[:4])
-                yield RawRecord(number, None, f"{len(values)} fields: {expected} is expected")
-                continue
-            yield RawRecord(number, dict(zip(LST_FIELDS, values, strict=False)))
+    def _fields(self, line: bytes) -> dict[str, Any]:
+        try:
+            values = line.decode().strip("\r\n").split("|")
+        except UnicodeDecodeError:
+            raise ValueError("not valid UTF-8") from None
+        if len(values) not in {4, 5}:
+            expected = "|".join(LST_FIELDS[:4])
+            raise ValueError(f"{len(values)} fields: {expected} is expected")
+        return dict(zip(LST_FIELDS, values, strict=False))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:

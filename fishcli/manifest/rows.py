@@ -10,7 +10,6 @@ from typing import Any
 from fishcli.errors import UsageError
 from fishcli.manifest.fields import (
     NUMBER_FIELDS,
-    SEED_LIMIT,
     TEXT_FIELDS,
     Fields,
     parse_number,
@@ -23,14 +22,14 @@ from fishcli.manifest.references import References
 from fishcli.manifest.text import collapse, shown, text_problem, text_warnings
 from fishcli.records import (
     MAX_NEW_TOKENS_LIMIT,
+    SEED_LIMIT,
+    TAKES_LIMIT,
     BadRow,
     Reference,
     Row,
     Sampling,
     check_range,
 )
-
-TAKES_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
