@@ -10,10 +10,7 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/fishcli synth samples/manifest.jsonl --out out/demo --model mini || { \
 		code=$$?; [ $$code -eq 3 ] || exit $$code; \
-		echo "Some rows were cut off at their budget or failed (exit code 3): see the table above."; }
-	@echo "Sound files: out/demo/wavs"
-	@echo "Results:     out/demo/results.parquet, out/demo/metadata.jsonl"
-	@echo "Report:      out/demo/report.json"
+		echo "Some rows were cut off at their budget or failed (exit code 3): see the report."; }
 
 ## test: lint, types and the tests that need neither a GPU nor minutes
 test: lint types

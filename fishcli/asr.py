@@ -13,7 +13,7 @@ from typing import Any
 from fishcli.errors import UsageError
 
 MODEL_VARIABLE = "FISHCLI_ASR_MODEL"
-INSTALL_HINT = "pip install 'fishcli[asr]'"
+INSTALL_HINT = "pip install faster-whisper"
 # The models faster-whisper loads by name, the best first.
 SIZES = ("large-v3", "large-v2", "medium", "small", "base", "tiny")
 CACHED_MODELS = tuple(

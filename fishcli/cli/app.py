@@ -38,7 +38,7 @@ class Commands(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
         except (typer.Exit, typer.Abort, BrokenPipeError):
             raise
-        except Exception as error:
+        except Exception as error:  # a fault of ours, or a library's: one line all the same
             if hasattr(error, "format_message"):  # a usage error, which Typer shows itself
                 raise
             kind = type(error).__name__

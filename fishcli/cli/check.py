@@ -15,7 +15,7 @@ from fishcli.records import BadRow, Row
 if TYPE_CHECKING:
     from fishcli.manifest import RowSource
 
-NONE_VALID, SOME_BAD = 2, 3
+SOME_BAD = 3
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Tally:
     def __str__(self) -> str:
         return (
             f"{self.valid + self.bad} rows: {self.valid} valid, {self.bad} bad; about "
-            f"{self.frames / FRAME_RATE:.0f} s of audio, {len(self.references)} reference files"
+            f"{self.frames / FRAME_RATE:.0f} s of audio; reference files: {len(self.references)}"
         )
 
 
@@ -77,6 +77,6 @@ def _read(source: RowSource) -> Tally:
                 typer.echo(problem)
         else:
             for warning in row.warnings:
-                typer.echo(f"line {row.line}: warning: {warning}")
+                typer.echo(f"{source.manifest.unit} {row.line}: warning: {warning}")
     ids.check(lambda: source)
     return tally

@@ -101,6 +101,7 @@ def clone(  # noqa: PLR0913 - one parameter a flag
 
     if save_voice is not None:
         reference = keep_voice(reference, save_voice, wanted)
+        typer.echo(f"voice: {reference.path}")
     rows = [_row(line, reference, wanted) for line in _texts(text)]
     with tempfile.TemporaryDirectory(prefix="fishcli-") as folder:
         manifest = Path(folder) / "clone.jsonl"

@@ -22,7 +22,7 @@ from fishcli.pipeline.models import pick_device
 from fishcli.pipeline.synthesis import row_source
 from fishcli.plan import Plan, Policy, scan
 from fishcli.records import Reference
-from fishcli.report import report_table
+from fishcli.report import PAGE_FILE, report_table
 from fishcli.settings import SynthSettings
 from fishcli.voices import Voice, VoiceBook, save_voice
 
@@ -32,11 +32,17 @@ SOME_BAD = 3
 def run(manifest: str | Path, out: Path, settings: SynthSettings) -> int:
     """Synthesize ``manifest`` into ``out``; the exit code.
 
-    Progress goes to standard error, the report's table to standard output.
+    Progress goes to standard error; the report's table, and where things are, to standard
+    output.
     """
     with observer() as watching:
         report = synthesize(manifest, out, settings, watching)
     Console().print(report_table(report))
+    if report.ended != "complete":
+        typer.echo("The same command goes on where this run ended.")
+    for what, where in (("files", "wavs"), ("rows", "results.parquet"), ("report", PAGE_FILE)):
+        if (out / where).exists():
+            typer.echo(f"{what}: {out / where}")
     return report.exit_code
 
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import SAMPLES
@@ -48,3 +50,5 @@ def test_a_warning_is_no_problem(fishcli, tmp_path):
     result = fishcli("check", write(tmp_path / "m.jsonl", rows))
     assert result.exit_code == 0
     assert result.stdout.startswith("line 1: warning: ")
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "m.parquet")
+    assert fishcli("check", tmp_path / "m.parquet").stdout.startswith("row 1: warning: ")

@@ -23,7 +23,7 @@ def test_without_a_transcript_the_three_remedies_are_named(fishcli, ref, monkeyp
     result = fishcli("clone", "--ref", "ref.wav")
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
-    for remedy in ("--ref-text", "ref.txt", "pip install 'fishcli[asr]'"):
+    for remedy in ("--ref-text", "ref.txt", "pip install faster-whisper"):
         assert remedy in result.stderr
 
 
@@ -53,6 +53,7 @@ def test_a_kept_voice_serves_clones_and_manifests(fishcli, ref, tmp_path):
     )
     assert first.exit_code in {0, 3}, first.output
     assert (tmp_path / "v" / "me.voice").is_file()
+    assert f"voice: {tmp_path / 'v' / 'me.voice'}" in first.stdout.splitlines()
     (tmp_path / "m.jsonl").write_text('{"id": "x", "text": "Yes.", "voice": "v/me.voice"}\n')
     second = fishcli("synth", "m.jsonl", "--out", "o", *QUICK)
     assert second.exit_code in {0, 3}, second.output

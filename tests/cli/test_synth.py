@@ -32,6 +32,11 @@ def test_a_manifest_becomes_files_and_a_table(fishcli, manifest, tmp_path):
         sound = soundfile.info(tmp_path / "out" / "wavs" / f"{row_id}.flac")
         assert sound.samplerate == 44100
         assert sound.frames % 2048 == 0
+    assert result.stdout.splitlines()[-3:] == [
+        "files: out/wavs",
+        "rows: out/results.parquet",
+        "report: out/report.html",
+    ]
     again = synth(fishcli, manifest, "--max-new-tokens", 6, "--format", "flac", "--takes", 2)
     assert "4 skipped" in again.stdout
     other = synth(fishcli, manifest, "--max-new-tokens", 7, "--format", "flac", "--takes", 2)
