@@ -18,6 +18,7 @@ import torch
 from fishcli import hub
 from fishcli.codec import Codec, CodecConfig, codec_config, load_codec, random_codec
 from fishcli.errors import RunError, UsageError
+from fishcli.kernels.ops import PLAIN, Ops
 from fishcli.model import DualAR, ModelConfig, load_ar, random_ar
 from fishcli.model.loader import weight_files
 from fishcli.model.tokenizer import HashedWords, Tokenizer, load_tokenizer
@@ -56,11 +57,11 @@ class Checkpoint:
                 f"config.json says {self.config.num_codebooks}"
             )
 
-    def load_ar(self, device: torch.device, dtype: torch.dtype) -> DualAR:
-        """Both transformers; raises :class:`RunError` listing what does not fit."""
+    def load_ar(self, device: torch.device, dtype: torch.dtype, ops: Ops = PLAIN) -> DualAR:
+        """Both transformers, run with ``ops``; raises :class:`RunError` listing what misfits."""
         if self.folder is None:
-            return random_ar(self.config, device, dtype)
-        return load_ar(self.folder, device, dtype)
+            return random_ar(self.config, device, dtype, ops)
+        return load_ar(self.folder, device, dtype, ops)
 
     def load_codec(self, device: torch.device, dtype: torch.dtype) -> Codec:
         """The codec; raises :class:`RunError` listing what does not fit."""

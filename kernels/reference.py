@@ -129,7 +129,7 @@ def split_qkv(qkv: Tensor, heads: Heads, rope: Tensor) -> tuple[Tensor, Tensor, 
     """
     parts = qkv.view(*qkv.shape[:-1], -1, heads.head_dim)
     q_heads = parts.shape[-2] - 2 * heads.kv_heads
-    q, k, v = parts.split([q_heads, heads.kv_heads, heads.kv_heads], dim=-2)
+    q, k, v = torch.split(parts, [q_heads, heads.kv_heads, heads.kv_heads], dim=-2)
     if heads.q_norm is not None and heads.k_norm is not None:
         q = rms_norm(q, heads.q_norm, heads.norm_eps)
         k = rms_norm(k, heads.k_norm, heads.norm_eps)

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from fishcli.engine import BLOCK_SIZE, ModelRunner
+from fishcli.engine import BLOCK_SIZE, ModelRunner, bytes_per_token
 from fishcli.engine.runner import Columns
-from fishcli.engine.scheduler import Stretch
+from fishcli.engine.scheduler import PREFILL_COLUMNS, Stretch
 from fishcli.estimate import FRAME_RATE
 from fishcli.pipeline.models import Models
 from fishcli.records import Request, Sampling
 
 CONTEXT = 300  # positions a row has cached when its frame is timed
-TIMED_FRAMES = 24
+TIMED_FRAMES = 16
 REPEATS = 5
 
 
@@ -57,51 +57,72 @@ def bytes_per_frame(models: Models) -> int:
     return (slow + head + (config.num_codebooks - 1) * fast) * models.dtype.itemsize
 
 
-def frame_and_prefill(models: Models, slots: int) -> dict[str, float]:
-    """Milliseconds of one whole frame at full batch, and of one prefill of a full batch.
+def frame_figures(models: Models, slots: int, *, cuda_graph: bool = True) -> dict[str, float]:
+    """One whole frame at full batch, and one prefill of the whole batch, in milliseconds.
 
-    Rows have about CONTEXT positions of their own (fewer if the model's context is short).
+    Rows have about CONTEXT positions of their own (fewer where the model's context is
+    short). ``achieved_tb_s`` counts the weights and cached positions a frame must read once.
     """
     config = models.ar.config
-    context = min(CONTEXT, config.slow.max_seq_len - TIMED_FRAMES * (REPEATS + 2))
-    capacity = context + TIMED_FRAMES * (REPEATS + 1)
-    row_blocks = -(-capacity // BLOCK_SIZE)
-    runner = ModelRunner(models.ar, slots, capacity, slots * row_blocks)
-    tables = [
-        list(range(1 + slot * row_blocks, 1 + (slot + 1) * row_blocks)) for slot in range(slots)
-    ]
-    runner.set_table(tables)
-    if models.device.type == "cuda":
-        runner.capture([slice(0, slots)])
-    prompt = torch.zeros(1 + config.num_codebooks, context, dtype=torch.int32)
-    prompt[0] = torch.arange(context) % min(config.semantic_start, config.im_end)
-    requests = [
-        Request(str(slot), prompt, Sampling(), slot, capacity - context, ignore_stop=True)
-        for slot in range(slots)
-    ]
-    group = max(1, 8192 // context)
-    length = context
-
-    def prefill() -> None:
-        for first in range(0, slots, group):
-            part = list(range(first, min(first + group, slots)))
-            hidden = runner.read([Columns(prompt, tables[slot]) for slot in part], 0)
-            runner.enter(part, [requests[slot] for slot in part], hidden)
-
-    def frames() -> None:
-        nonlocal length
-        for _ in range(TIMED_FRAMES):
-            length += 1
-            runner.frame(Stretch(0, slots, length, Sampling().top_k))
-
-    prefill_s = timed(prefill, models.device)
-    frame_s = timed(frames, models.device) / TIMED_FRAMES
+    timed_positions = TIMED_FRAMES * (REPEATS + 1)
+    prompt_length = CONTEXT - timed_positions // 2
+    if prompt_length + timed_positions > config.slow.max_seq_len:
+        prompt_length = config.slow.max_seq_len - timed_positions
+    batch = _Batch(models, slots, prompt_length, timed_positions, cuda_graph=cuda_graph)
+    prefill_s = timed(batch.prefill, models.device)
+    frame_s = timed(batch.frames, models.device) / TIMED_FRAMES
+    context = prompt_length + timed_positions / 2
+    kv_bytes = slots * context * bytes_per_token(config.slow, models.dtype)
+    read = bytes_per_frame(models) + kv_bytes
     return {
         "frame_ms": 1000 * frame_s,
         "ar_rtf": frame_s * FRAME_RATE,
-        "context_tokens": float(context + TIMED_FRAMES * (REPEATS + 1) // 2),
+        "context_tokens": context,
+        "frame_bytes": read,
+        "achieved_tb_s": read / frame_s / 1e12,
         "prefill_ms": 1000 * prefill_s,
+        "prefill_columns": float(slots * prompt_length),
     }
+
+
+class _Batch:
+    """A full batch of rows with a prompt each, to be read and continued."""
+
+    def __init__(
+        self, models: Models, slots: int, prompt_length: int, frames: int, *, cuda_graph: bool
+    ) -> None:
+        config = models.ar.config
+        row_blocks = -(-(prompt_length + frames) // BLOCK_SIZE)
+        capacity = row_blocks * BLOCK_SIZE
+        self._runner = ModelRunner(models.ar, slots, capacity, slots * row_blocks)
+        firsts = range(1, 1 + slots * row_blocks, row_blocks)
+        self._tables = [list(range(first, first + row_blocks)) for first in firsts]
+        self._runner.set_table(self._tables)
+        if models.device.type == "cuda" and cuda_graph:
+            self._runner.capture([slice(0, slots)])
+        self._prompt = torch.zeros(1 + config.num_codebooks, prompt_length, dtype=torch.int32)
+        self._prompt[0] = torch.arange(prompt_length) % min(config.semantic_start, config.im_end)
+        self._slots = slots
+        self._frames = frames
+        self._length = prompt_length
+
+    def prefill(self) -> None:
+        """Read every row's prompt, in groups as the engine would."""
+        group = max(1, PREFILL_COLUMNS // self._prompt.shape[1])
+        for first in range(0, self._slots, group):
+            slots = list(range(first, min(first + group, self._slots)))
+            items = [Columns(self._prompt, self._tables[slot]) for slot in slots]
+            requests = [
+                Request(str(slot), self._prompt, Sampling(), slot, self._frames, ignore_stop=True)
+                for slot in slots
+            ]
+            self._runner.enter(slots, requests, self._runner.read(items, 0))
+
+    def frames(self) -> None:
+        """TIMED_FRAMES more frames of every row."""
+        for _ in range(TIMED_FRAMES):
+            self._length += 1
+            self._runner.frame(Stretch(0, self._slots, self._length, Sampling().top_k))
 
 
 def codec_figures(models: Models) -> dict[str, Any]:

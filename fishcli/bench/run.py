@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fishcli.bench.parts import bytes_per_frame, codec_figures, frame_and_prefill, read_bandwidth
+from fishcli.bench.parts import bytes_per_frame, codec_figures, frame_figures, read_bandwidth
 from fishcli.bench.rows import BenchRows, ReferenceKind, longest_text, make_rows
 from fishcli.checkpoint import resolve
 from fishcli.errors import UsageError
@@ -25,7 +25,7 @@ from fishcli.outdir import OutputFolder
 from fishcli.pipeline.interrupt import Interrupts
 from fishcli.pipeline.line import Line, LineSettings, Observer
 from fishcli.pipeline.memory import Need, plan_memory
-from fishcli.pipeline.models import Models, load_models, pick_device
+from fishcli.pipeline.models import Models, load_models, pick_device, pick_ops
 from fishcli.pipeline.synthesis import device_name
 from fishcli.records import MAX_NEW_TOKENS_LIMIT, check_range
 from fishcli.report import Spread, host_memory_gb
@@ -44,16 +44,19 @@ class BenchSettings:
     model: str
     device: str = "auto"
     concurrency: tuple[int, ...] = (1, 8, 16)
+    frames: tuple[int, ...] = ()  # batch sizes at which the engine's frame is timed alone
     max_batch_size: int | None = None
     rows: int | None = None  # None: ROWS_PER_SLOT times the concurrency
     reference: ReferenceKind = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.concurrency:
-            raise UsageError("concurrency is empty: name at least one number of rows in flight")
+        if not self.concurrency and not self.frames:
+            raise UsageError("nothing to measure: name a concurrency, or batch sizes of frames")
         for number in self.concurrency:
             check_range("concurrency", number, 1, 1024)
+        for number in self.frames:
+            check_range("frames", number, 1, 1024)
         if self.reference not in ("none", "shared", "unique"):
             raise UsageError(f"reference is {self.reference!r}: allowed is none, shared or unique")
         if self.rows is not None:
@@ -67,7 +70,7 @@ def run_bench(settings: BenchSettings, observer: Observer) -> dict[str, Any]:
     for notice in checkpoint.notices:
         observer.note(notice)
     bandwidth = read_bandwidth(device)
-    models = load_models(checkpoint, device)
+    models = load_models(checkpoint, device, pick_ops(device, observer.note))
     load_memory = _device_memory_gb(device)
     frame_bytes = bytes_per_frame(models)
     observer.note(
@@ -86,8 +89,12 @@ def run_bench(settings: BenchSettings, observer: Observer) -> dict[str, Any]:
         "machine": machine(device),
         "ceiling": {"read_tb_s": bandwidth, "bytes_per_frame": frame_bytes},
         "codec": codec_figures(models),
+        "frames": [],
         "runs": [],
     }
+    for slots in settings.frames:
+        observer.note(f"one frame at batch {slots}")
+        document["frames"].append({"slots": slots} | frame_figures(models, slots))
     for concurrency in settings.concurrency:
         run = _measure(models, settings, concurrency, observer)
         memory = {} if load_memory is None else {"load_memory_gb": load_memory}
@@ -154,7 +161,7 @@ def _measure(
     figures["stages"] = asdict(line.stage_times)
     figures["peak_memory_gb"] = _peak_gb(models.device)
     del line
-    return figures | frame_and_prefill(models, slots)
+    return figures | frame_figures(models, slots)
 
 
 def _run(

@@ -49,6 +49,25 @@ def run_table(document: Mapping[str, Any]) -> Table:
     return table
 
 
+def frames_table(document: Mapping[str, Any]) -> Table:
+    """One line a batch size: the engine's frame against what it must read."""
+    ceiling = document["ceiling"]["read_tb_s"]
+    table = Table(title=f"one frame of {document['model']}; memory reads at {ceiling:.2f} TB/s")
+    for title in ("batch", "ms", "RTF", "GB read", "TB/s", "of ceiling", "prefill, ms"):
+        table.add_column(title, justify="right")
+    for line in document["frames"]:
+        table.add_row(
+            str(line["slots"]),
+            f"{line['frame_ms']:.2f}",
+            f"{line['ar_rtf']:.4f}",
+            f"{line['frame_bytes'] / 1e9:.1f}",
+            f"{line['achieved_tb_s']:.2f}",
+            f"{line['achieved_tb_s'] / ceiling:.0%}",
+            f"{line['prefill_ms']:.1f}",
+        )
+    return table
+
+
 def published_table() -> Table:
     """What others state, each line with its own GPU and load: not measured in this run."""
     figures = json.loads(config_text("published.json"))["figures"]

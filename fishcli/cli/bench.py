@@ -17,7 +17,7 @@ def bench(
         typer.Option(
             "--concurrency",
             metavar="N[,N…]",
-            help="Rows in flight in a closed loop; repeatable, or a list.",
+            help="Rows in flight in a closed loop; repeatable, or a list; none measures no run.",
         ),
     ] = ["1", "8", "16"],  # noqa: B006 - Typer copies it
     model: Annotated[
@@ -25,6 +25,14 @@ def bench(
         typer.Option(help="What to measure.", show_default="random:s2-pro on CUDA, mini elsewhere"),
     ] = None,
     device: options.Device = None,
+    frames: Annotated[
+        list[str],
+        typer.Option(
+            "--frames",
+            metavar="N[,N…]",
+            help="Batch sizes at which one frame of the engine is timed alone.",
+        ),
+    ] = [],  # noqa: B006 - Typer copies it
     max_batch_size: Annotated[
         int | None,
         typer.Option(metavar="N", help="Slots of the engine.", show_default="the concurrency"),
@@ -46,14 +54,15 @@ def bench(
     from rich.console import Console  # noqa: PLC0415
 
     from fishcli.bench import BenchSettings, run_bench  # noqa: PLC0415 - loads torch
-    from fishcli.bench.table import published_table, run_table  # noqa: PLC0415
+    from fishcli.bench.table import frames_table, published_table, run_table  # noqa: PLC0415
     from fishcli.cli.progress import observer  # noqa: PLC0415
     from fishcli.outdir import atomic_write  # noqa: PLC0415
 
     settings = BenchSettings(
         model=model or _default_model(device or "auto"),
         device=device or "auto",
-        concurrency=_numbers(concurrency),
+        concurrency=_numbers("concurrency", concurrency),
+        frames=_numbers("frames", frames),
         max_batch_size=max_batch_size,
         rows=rows,
         reference=reference,  # type: ignore[arg-type]  # the dataclass checks it
@@ -65,16 +74,21 @@ def bench(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(json_file, msgspec.json.format(msgspec.json.encode(document), indent=1))
     console = Console()
-    console.print(run_table(document))
+    if document["frames"]:
+        console.print(frames_table(document))
+    if document["runs"]:
+        console.print(run_table(document))
     console.print(published_table())
 
 
-def _numbers(values: list[str]) -> tuple[int, ...]:
+def _numbers(name: str, values: list[str]) -> tuple[int, ...]:
+    """The whole numbers of a repeatable flag; ``none`` or nothing is an empty list."""
+    parts = [part for value in values for part in value.split(",") if part != "none"]
     try:
-        return tuple(int(part) for value in values for part in value.split(","))
+        return tuple(int(part) for part in parts)
     except ValueError:
         shown = ",".join(values)
-        raise UsageError(f"concurrency is {shown!r}: whole numbers like 1,8,16") from None
+        raise UsageError(f"{name} is {shown!r}: whole numbers like 1,8,16, or none") from None
 
 
 def _default_model(device: str) -> str:

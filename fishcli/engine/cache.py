@@ -6,6 +6,7 @@ The model sees only these objects; which block is whose is decided by ``blocks``
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +77,7 @@ class DecodeAttend:
 
     cache: PagedCache
     ops: Ops
+    workspace: Any  # of the attention, see Ops.attention_workspace
     rope: Tensor
     table: Tensor
     positions: Tensor
@@ -83,7 +85,8 @@ class DecodeAttend:
     def __call__(self, layer: int, qkv: Tensor, heads: Heads) -> Tensor:
         kv = self.cache.layer(layer, self.table)
         q = self.ops.store_decode_qkv(qkv, heads, self.rope, self.positions, kv)
-        return self.ops.paged_decode_attention(q, kv, self.positions).flatten(1)
+        out = self.ops.paged_decode_attention(q, kv, self.positions, self.workspace)
+        return out.flatten(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ into one memory pool: a smaller graph then fits into what a larger one reserved.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -48,9 +49,9 @@ class FrameGraphs:
 
 
 def _capture(
-    frame: Callable[[slice], None], rows: slice, pool: tuple[int, int], device: torch.device
+    frame: Callable[[slice], None], rows: slice, pool: Any, device: torch.device
 ) -> torch.cuda.CUDAGraph:
-    stream = torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP):

@@ -73,6 +73,11 @@ class ModelRunner:
         self._cache = PagedCache(config.slow, slots, blocks, capacity, weight)
         self._frame_cache = FrameCache.allocate(config, slots, weight)
         self._state = SlotState.allocate(config, slots, capacity, weight)
+        heads, head_dim = config.slow.heads, config.slow.head_dim
+        positions = self._cache.table.shape[1] * BLOCK_SIZE
+        self._workspace = self._ops.attention_workspace(
+            slots, heads, head_dim, positions, self.device
+        )
         self._graphs: FrameGraphs | None = None
 
     @torch.inference_mode()
@@ -162,7 +167,9 @@ class ModelRunner:
         last_position = blocks * BLOCK_SIZE - 1
         position = state.position.clamp_max(last_position)  # ended slots stand still
         table = self._cache.table[rows, :blocks]
-        attend = DecodeAttend(self._cache, self._ops, self._slow.rope, table, position)
+        attend = DecodeAttend(
+            self._cache, self._ops, self._workspace, self._slow.rope, table, position
+        )
         state.hidden.copy_(self._slow(columns, attend))
         state.position.add_(kept)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +12,7 @@ import torch
 from fishcli.checkpoint import Checkpoint
 from fishcli.codec import Codec
 from fishcli.errors import UsageError
+from fishcli.kernels.ops import ATTENTION_SWITCH, PLAIN, Ops, choose_ops
 from fishcli.model import DualAR
 from fishcli.model.tokenizer import Tokenizer
 
@@ -47,7 +50,20 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def load_models(checkpoint: Checkpoint, device: torch.device) -> Models:
+def pick_ops(device: torch.device, note: Callable[[str], None]) -> Ops:
+    """Fused kernels on a GPU, as FISHCLI_KVCACHE_ATTN says; ``note`` gets a line if they fail."""
+    if device.type != "cuda":
+        return PLAIN
+    try:
+        choice = choose_ops(device, os.environ.get(ATTENTION_SWITCH, "1"))
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(str(error)) from None
+    if choice.problem:
+        note(f"warning: plain PyTorch instead of fused kernels: {choice.problem}")
+    return choice.ops
+
+
+def load_models(checkpoint: Checkpoint, device: torch.device, ops: Ops = PLAIN) -> Models:
     """Load everything: bfloat16 transformers on a GPU, float32 on a CPU."""
     started = time.perf_counter()
     if device.type == "cuda":
@@ -55,7 +71,7 @@ def load_models(checkpoint: Checkpoint, device: torch.device) -> Models:
         torch.backends.cudnn.allow_tf32 = False
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     tokenizer = checkpoint.load_tokenizer()
-    ar = checkpoint.load_ar(device, dtype)
+    ar = checkpoint.load_ar(device, dtype, ops)
     codec = checkpoint.load_codec(device, torch.float32)
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -27,7 +27,7 @@ from fishcli.outdir import OutputFolder
 from fishcli.pipeline.interrupt import Interrupted, Interrupts
 from fishcli.pipeline.line import Line, LineSettings, Observer
 from fishcli.pipeline.memory import MemoryPlan, Need, plan_memory
-from fishcli.pipeline.models import Models, load_models, pick_device
+from fishcli.pipeline.models import Models, load_models, pick_device, pick_ops
 from fishcli.plan import Plan, Policy, scan
 from fishcli.prompt import PromptBuilder, Spoken
 from fishcli.report import (
@@ -182,7 +182,9 @@ class _Run:
 
     def _generate(self, job: _Job, metrics: RunMetrics, outcome: _Outcome) -> None:
         with self._interrupts.stoppable():
-            models = load_models(job.checkpoint, self._device)
+            models = load_models(
+                job.checkpoint, self._device, pick_ops(self._device, self._observer.note)
+            )
         self._clock.lap("load_s")
         memory = self._memory(job.plan, models)
         outcome.memory = memory

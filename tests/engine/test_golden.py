@@ -37,7 +37,9 @@ def teacher_forced(model, name):
         attend = PrefillAttend(cache, rope, table, 0, torch.tensor([length]))
         hidden = [model.slow(columns.T[None, :length], attend)[:, -1]]
         for position in range(length, length + FORCED_FRAMES):
-            attend = DecodeAttend(cache, model.slow.ops, rope, table, torch.tensor([position]))
+            attend = DecodeAttend(
+                cache, model.slow.ops, None, rope, table, torch.tensor([position])
+            )
             hidden.append(model.slow(columns[None, :, position], attend))
         states = torch.cat(hidden)
         residual = forced_residuals(model, states[:FORCED_FRAMES], codes.T)

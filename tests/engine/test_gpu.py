@@ -13,7 +13,7 @@ from fishcli.engine import (
 )
 from fishcli.engine.graphs import ladder, tiles
 from fishcli.engine.scheduler import Stretch
-from fishcli.kernels.ops import pick_ops
+from fishcli.kernels.ops import choose_ops
 from fishcli.model import load_ar
 from fishcli.records import Request, Sampling
 from tests.conftest import TOY, golden_json, golden_tensors
@@ -26,7 +26,9 @@ CAPACITY = 512
 
 @pytest.fixture(scope="module")
 def model():
-    return load_ar(TOY, torch.device("cuda", 0), torch.float32, pick_ops("auto"))
+    return load_ar(
+        TOY, torch.device("cuda", 0), torch.float32, choose_ops(torch.device("cuda", 0)).ops
+    )
 
 
 def request(name, frames, **options):
@@ -86,7 +88,7 @@ def test_greedy_tokens_equal_golden(model, slots, captured):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_captured_frames_equal_uncaptured_ones_bit_for_bit(dtype):
-    model = load_ar(TOY, torch.device("cuda", 0), dtype, pick_ops("auto"))
+    model = load_ar(TOY, torch.device("cuda", 0), dtype, choose_ops(torch.device("cuda", 0)).ops)
     requests = mixed(9, ignore_stop=True)
     # One tile: both run the same shapes, so only the capture differs.
     captured = generate(build(model, 8, 8), requests)
@@ -95,7 +97,7 @@ def test_captured_frames_equal_uncaptured_ones_bit_for_bit(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_tiles_give_the_same_bits_in_any_company_and_order(dtype):
-    model = load_ar(TOY, torch.device("cuda", 0), dtype, pick_ops("auto"))
+    model = load_ar(TOY, torch.device("cuda", 0), dtype, choose_ops(torch.device("cuda", 0)).ops)
     requests = mixed(20)
     full = generate(build(model, 64, 64), requests)
     alone = {}

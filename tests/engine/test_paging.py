@@ -68,7 +68,7 @@ def test_a_prefix_cut_is_the_same_bits_whether_it_was_there_or_not(toy_ar):
 
 
 def test_rows_give_way_and_lose_nothing(toy_ar):
-    """Room for two and a half rows at their longest, four slots, and estimates that are far too low."""
+    """Four slots, room for two and a half rows at their longest, estimates far too low."""
     rows = voiced(7, shared=False, frames=90, expected=1)
     calm, stats = run(toy_ar, rows, 1, 10, tile=1)
     assert stats.preempted == 0
