@@ -11,7 +11,7 @@ from fishcli.cli import options
 from fishcli.errors import UsageError
 
 
-def bench(
+def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
     concurrency: Annotated[
         list[str],
         typer.Option(
