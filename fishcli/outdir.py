@@ -88,29 +88,34 @@ class OutputFolder:
         """Whether ``path`` (resolved) lies in, or is, this folder."""
         return path.is_relative_to(self.path.resolve())
 
+    def check(self, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Raise what :meth:`claim` would, and change nothing."""
+        record = self.path / RUN_FILE
+        if overwrite:
+            return
+        if not record.exists():
+            self._refuse_strangers()
+        elif changed := _changes(_read_settings(record), _as_read(settings)):
+            raise UsageError(
+                f"{self.path} was made with other settings: {'; '.join(changed)}. "
+                "Choose another --out, or --overwrite to replace its files"
+            )
+
     def claim(self, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
         """Make the folder this run's, or check that it is.
 
         The first run writes down ``settings`` (values that JSON has). A rerun with others
         raises :class:`UsageError` naming each with both values, unless ``overwrite``.
         """
+        self.check(settings, overwrite=overwrite)
         self._make(self.path)
         record = self.path / RUN_FILE
-        new = msgspec.json.decode(msgspec.json.encode(dict(settings)))
-        document = {"version": RUN_FILE_VERSION, "settings": new}
+        document = {"version": RUN_FILE_VERSION, "settings": _as_read(settings)}
         data = msgspec.json.format(msgspec.json.encode(document), indent=2)
-        if not record.exists():
-            if not overwrite:
-                self._refuse_strangers()
-            if _write_new(record, data):
-                return
-        changed = _changes(_read_settings(record), new)
-        if changed and not overwrite:
-            raise UsageError(
-                f"{self.path} was made with other settings: {'; '.join(changed)}. "
-                "Choose another --out, or --overwrite to replace its files"
-            )
-        if changed:
+        if not record.exists() and _write_new(record, data):
+            return
+        self.check(settings, overwrite=overwrite)  # another process may have been first
+        if _changes(_read_settings(record), _as_read(settings)):
             atomic_write(record, data)
 
     def settings(self) -> dict[str, Any] | None:
@@ -213,6 +218,12 @@ def _read_settings(record: Path) -> dict[str, Any]:
     if version != RUN_FILE_VERSION or not isinstance(settings, dict):
         raise UsageError(f"{record} has version {version!r}: this fishcli reads {RUN_FILE_VERSION}")
     return settings
+
+
+def _as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` as they come back from the file."""
+    read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(dict(settings)))
+    return read
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
