@@ -1,7 +1,7 @@
 """The decoder thread: finished codes in, PCM out.
 
 Codes arrive as device tensors, in groups, through a bounded channel; a group is decoded
-in as few codec calls as its size allows and goes on as PCM on the host. What is decoded
+in codec calls of bounded size, and each goes on as PCM on the host. What is decoded
 together depends on the group alone, never on timing, so runs repeat.
 """
 
@@ -22,7 +22,9 @@ from fishcli.codec import Codec
 from fishcli.records import FinishedCodes
 
 GROUPS_IN_FLIGHT = 4  # groups waiting for the codec; a full channel holds the engine back
-CALL_FRAMES = 2048  # frames, padding counted, of one codec call: bounds its memory
+# Frames, padding counted, of one codec call. It bounds memory and how long a call lasts; on
+# a CPU larger calls are slower, because what they compute no longer fits the caches.
+CALL_FRAMES = {"cuda": 2048, "cpu": 128}
 
 Pcm = npt.NDArray[np.int16] | npt.NDArray[np.float32]
 
@@ -43,27 +45,22 @@ class DecodedRow:
     decoded: float  # time.perf_counter()
 
 
-@torch.inference_mode()
 def decode_rows(
     codec: Codec, rows: Sequence[FinishedCodes], *, int16: bool = True, isolated: bool = False
-) -> list[DecodedRow]:
-    """Decode ``rows``, similar lengths together; the result is in the order of ``rows``.
+) -> Iterator[list[DecodedRow]]:
+    """Decode ``rows``, similar lengths together, and yield the rows of each codec call.
 
     ``isolated``: every row in a call of its own, so that its samples depend on it alone.
     """
-    decoded: dict[str, DecodedRow] = {}
-    for batch in _batches(rows, isolated=isolated):
-        for result in _decode_batch(codec, batch, int16=int16):
-            decoded[result.row.id] = result
-    return [decoded[row.id] for row in rows]
+    for batch in _batches(rows, 0 if isolated else CALL_FRAMES[codec.device.type]):
+        yield _decode_batch(codec, batch, int16=int16)
 
 
-def _batches(rows: Sequence[FinishedCodes], *, isolated: bool) -> Iterator[list[FinishedCodes]]:
-    """Rows by length, longest first, at most CALL_FRAMES padded frames a batch."""
+def _batches(rows: Sequence[FinishedCodes], most: int) -> Iterator[list[FinishedCodes]]:
+    """Rows by length, longest first; several share a batch up to ``most`` padded frames."""
     batch: list[FinishedCodes] = []
     for row in sorted(rows, key=lambda row: -row.codes.shape[1]):
-        full = batch and (len(batch) + 1) * batch[0].codes.shape[1] > CALL_FRAMES
-        if batch and (full or isolated):
+        if batch and (len(batch) + 1) * batch[0].codes.shape[1] > most:
             yield batch
             batch = []
         batch.append(row)
@@ -71,6 +68,7 @@ def _batches(rows: Sequence[FinishedCodes], *, isolated: bool) -> Iterator[list[
         yield batch
 
 
+@torch.inference_mode()
 def _decode_batch(codec: Codec, rows: list[FinishedCodes], *, int16: bool) -> list[DecodedRow]:
     frames = [row.codes.shape[1] for row in rows]
     codes = torch.zeros(
@@ -109,8 +107,9 @@ def _to_host(audio: Tensor, *, int16: bool) -> Pcm:
 class DecoderThread:
     """Runs :func:`decode_rows` over the groups it is given and passes the results on.
 
-    ``sink`` is called in the thread with each decoded group. An error in either is given
-    to ``on_error`` and the thread takes nothing more.
+    ``sink`` is called in the thread with the rows of each codec call. An error in either is
+    given to ``on_error`` and the thread takes nothing more. ``threads``: of torch, for the
+    codec on a CPU; None leaves torch's own number.
     """
 
     def __init__(
@@ -121,12 +120,15 @@ class DecoderThread:
         *,
         int16: bool = True,
         isolated: bool = False,
+        threads: int | None = None,
     ) -> None:
         self._codec = codec
         self._sink = sink
         self._on_error = on_error
         self._int16 = int16
         self._isolated = isolated
+        self._threads = threads
+        self._failed = False
         self._channel: Channel[list[FinishedCodes]] = Channel(GROUPS_IN_FLIGHT)
         self.busy_s = 0.0  # time spent decoding
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
@@ -136,23 +138,34 @@ class DecoderThread:
         """Hand over finished rows; waits while GROUPS_IN_FLIGHT groups are waiting."""
         self._channel.put(group)
 
-    def close(self, timeout: float | None = None) -> None:
-        """Decode what is queued and end the thread, waiting ``timeout`` seconds at most."""
+    def close(self) -> None:
+        """No more groups will come; what is queued is still decoded, then the thread ends."""
         self._channel.close()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread, ``timeout`` seconds at most; whether it has ended."""
         self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def fail(self, error: BaseException) -> None:
-        """Drop what is queued; :meth:`put` raises ``error`` from now on."""
+        """Drop what is queued, end after the running call; :meth:`put` raises ``error``."""
+        self._failed = True
         self._channel.fail(error)
 
     def _run(self) -> None:
         try:
+            if self._threads is not None:
+                torch.set_num_threads(self._threads)
             for group in self._channel:
-                started = time.perf_counter()
-                decoded = decode_rows(
-                    self._codec, group, int16=self._int16, isolated=self._isolated
-                )
-                self.busy_s += time.perf_counter() - started
-                self._sink(decoded)
+                self._decode(group)
         except BaseException as error:  # noqa: BLE001 - handed to the pipeline, which raises it
             self._on_error(error)
+
+    def _decode(self, group: list[FinishedCodes]) -> None:
+        started = time.perf_counter()
+        for decoded in decode_rows(self._codec, group, int16=self._int16, isolated=self._isolated):
+            self.busy_s += time.perf_counter() - started
+            self._sink(decoded)
+            if self._failed:
+                return
+            started = time.perf_counter()

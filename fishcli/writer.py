@@ -83,10 +83,15 @@ class WriterPool:
         self._channel.put(job)
 
     def close(self) -> None:
-        """Write what is queued and end the threads."""
+        """No more jobs will come; what is queued is still written, then the threads end."""
         self._channel.close()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait for the threads, ``timeout`` seconds at most; whether they have ended."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
-            thread.join()
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def fail(self, error: BaseException) -> None:
         """Drop what is queued; :meth:`put` raises ``error`` from now on."""

@@ -1,17 +1,22 @@
-"""Signals become one exception, raised only where the main thread can be stopped."""
+"""Signals become one exception, raised or handed over where a run can be stopped."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from types import FrameType
 
 from fishcli.errors import FishError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# `timeout` and job managers signal a process and then its group, which is one request.
+SAME_REQUEST_S = 0.5
+TIME_LIMIT = "the time limit is reached"
 
 
 class Interrupted(FishError):  # noqa: N818 - not an error: someone asked for it
@@ -23,16 +28,20 @@ class Interrupted(FishError):  # noqa: N818 - not an error: someone asked for it
 
 
 class Interrupts:
-    """Turns the first SIGINT or SIGTERM into :class:`Interrupted`, the second into an exit.
+    """Turns the first SIGINT or SIGTERM into :class:`Interrupted`, the next into an exit.
 
-    The exception is raised inside :meth:`stoppable` only; a signal that comes elsewhere
-    (while files are finished) waits for the next such stretch. The second signal ends the
-    process at once: files appear under their names only when whole, so nothing breaks.
+    The exception is raised inside :meth:`stoppable` and passed on inside :meth:`handed_to`;
+    a signal that comes elsewhere (while the report is written) waits for the next such
+    stretch. The second signal ends the process at once: files appear under their names
+    only when whole, so nothing breaks.
     """
 
     def __init__(self) -> None:
         self._pending: Interrupted | None = None
+        self._since = 0.0  # time.monotonic() of the first signal
         self._stoppable = False
+        # A signal handler may put into a SimpleQueue whatever the main thread is doing.
+        self._arrived: SimpleQueue[Interrupted | None] = SimpleQueue()
 
     @contextmanager
     def installed(self) -> Iterator[Interrupts]:
@@ -49,7 +58,11 @@ class Interrupts:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Inside the block a signal, also one that came before it, raises."""
+        """Inside the block a signal, also one that came before it, raises.
+
+        For stretches where the main thread works alone: an exception out of nowhere could
+        leave a lock that it shares with other threads in the wrong state.
+        """
         self._stoppable = True
         try:
             self._raise_pending()
@@ -57,11 +70,34 @@ class Interrupts:
         finally:
             self._stoppable = False
 
+    @contextmanager
+    def handed_to(self, stop: Callable[[Interrupted], None]) -> Iterator[None]:
+        """Inside the block a signal, also one that came before it, calls ``stop``.
+
+        ``stop`` is called in a thread of its own, so it may take locks.
+        """
+        listener = threading.Thread(target=self._listen, args=(stop,), name="interrupts")
+        listener.start()
+        try:
+            yield
+        finally:
+            self._arrived.put(None)
+            listener.join()
+
+    def _listen(self, stop: Callable[[Interrupted], None]) -> None:
+        while (arrived := self._arrived.get()) is not None:
+            stop(arrived)
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         exit_code = 128 + number
+        now = time.monotonic()
         if self._pending is not None:
-            os._exit(exit_code)
+            if now - self._since > SAME_REQUEST_S:
+                os._exit(exit_code)
+            return
         self._pending = Interrupted(f"stopped by {signal.Signals(number).name}", exit_code)
+        self._since = now
+        self._arrived.put(self._pending)
         if self._stoppable:
             self._raise_pending()
 

@@ -6,8 +6,10 @@ slowest part sets the pace and nothing grows.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,19 +21,23 @@ from fishcli.ledger import Ledger, Record
 from fishcli.metrics import Progress, RunMetrics
 from fishcli.outdir import OutputFolder
 from fishcli.pipeline.build import build_engine
-from fishcli.pipeline.interrupt import Interrupted, Interrupts
+from fishcli.pipeline.interrupt import TIME_LIMIT, Interrupted, Interrupts
 from fishcli.pipeline.memory import MemoryPlan
 from fishcli.pipeline.models import Models
 from fishcli.pipeline.outcome import decoded_record, failed_record
 from fishcli.pipeline.prepare import Preparer, PreparingThread
 from fishcli.pipeline.sources import ClosedLoop, OpenSource, TicketSource
+from fishcli.pipeline.threads import CpuThreads, torch_threads
 from fishcli.prompt import PromptBuilder
 from fishcli.records import Row
 from fishcli.voices import VoiceBook
 from fishcli.writer import FileFormat, WriteJob, WriterPool
 
 PROGRESS_EVERY_S = 0.25
-THREAD_END_S = 5.0  # how long a stopped thread may take to finish its current call
+# How long a stopped run waits for the calls that are running, and for files that are being
+# written: together well under the ten seconds in which an interrupted run has to end.
+CALLS_END_S = 4.0
+FILES_END_S = 3.0
 
 
 class Observer(Protocol):
@@ -86,7 +92,9 @@ class Line:
         self._frame_s = models.codec.hop_length / models.codec.sample_rate
         self._memory = memory
         self._metrics = RunMetrics()
+        self._threads = CpuThreads.for_device(models.device)
         self._error: BaseException | None = None
+        self._error_lock = threading.Lock()
         self._engine = build_engine(models, memory, deterministic=settings.isolated)
         self._voices = VoiceBook(
             models.codec, models.checkpoint.codec_identity, deterministic=settings.isolated
@@ -107,6 +115,7 @@ class Line:
             self._failed,
             int16=settings.file_format.subtype == "PCM_16",
             isolated=settings.isolated,
+            threads=self._threads.codec,
         )
 
     @property
@@ -129,33 +138,32 @@ class Line:
     ) -> None:
         """Turn ``rows`` into files and ledger records.
 
-        Raises the first error of any part, after all that was decoded is on disk, or
-        :class:`Interrupted`.
+        Raises the first error of any part, or :class:`Interrupted`; what was decoded
+        before is on disk then.
         """
         self._metrics = metrics
-        thread = PreparingThread(
-            self._preparer, rows, 2 * self._memory.slots, self._row_failed, self._failed
+        preparer = PreparingThread(
+            self._preparer,
+            rows,
+            2 * self._memory.slots,
+            self._row_failed,
+            self._failed,
+            self._threads.codec,
         )
         concurrency = self._settings.concurrency
         self._source: TicketSource = (
-            OpenSource(thread) if concurrency is None else ClosedLoop(thread, concurrency)
+            OpenSource(preparer) if concurrency is None else ClosedLoop(preparer, concurrency)
         )
-        thread.start()
-        try:
-            with interrupts.stoppable():
-                self._generate(observer)
-            thread.join(THREAD_END_S)
-            self._decoder.close()
-        except BaseException as error:
-            self._failed(error)
-            if self._error is not None and self._error is not error:
-                raise self._error from None  # what was caught is an echo of the first error
-            raise
-        finally:
-            self._decoder.close(THREAD_END_S)
-            self._writers.close()
-            self._voices.close()
-            observer.progress(metrics.progress(0, self._memory.slots))
+        with interrupts.handed_to(self._failed), self._deadlines():
+            try:
+                preparer.start()
+                with torch_threads(self._threads.engine):
+                    self._generate(observer)
+                self._finish(observer)
+            except BaseException as error:  # noqa: BLE001 - raised below, unless it is an echo
+                self._failed(error)
+            self._end(preparer)
+        observer.progress(metrics.progress(0, self._memory.slots))
         if self._error is not None:
             raise self._error
 
@@ -164,19 +172,54 @@ class Line:
         for group in self._engine.generate(self._source):
             if group:
                 self._decoder.put(group)
+            if self._error is not None:
+                raise self._error
             now = time.monotonic()
             if now >= next_look:
                 active = self._engine.active
                 observer.progress(self._metrics.progress(active, self._memory.slots))
                 next_look = now + PROGRESS_EVERY_S
-            self._check_time(now)
 
-    def _check_time(self, now: float) -> None:
-        finish_by, stop_by = self._settings.finish_by, self._settings.stop_by
-        if finish_by is not None and now >= finish_by:
-            self._source.drain()
-        if stop_by is not None and now >= stop_by:
-            raise Interrupted("the time limit is reached")
+    def _finish(self, observer: Observer) -> None:
+        """Wait until all that was generated is decoded and written."""
+        for part in (self._decoder, self._writers):
+            part.close()
+            while not part.join(PROGRESS_EVERY_S) and self._error is None:
+                observer.progress(self._metrics.progress(0, self._memory.slots))
+
+    def _end(self, preparer: PreparingThread) -> None:
+        """End every thread. After an error decoded rows still go to disk.
+
+        Each ends by itself after its current call. One that takes too long is left behind:
+        nothing that it may still do can break a file.
+        """
+        calls_end = time.monotonic() + CALLS_END_S
+        preparer.join(CALLS_END_S)
+        self._decoder.join(max(0.0, calls_end - time.monotonic()))
+        self._writers.close()
+        if isinstance(self._error, Interrupted):
+            if not self._writers.join(FILES_END_S):
+                self._writers.fail(self._error)
+        else:
+            self._writers.join()
+        self._voices.close()
+
+    @contextmanager
+    def _deadlines(self) -> Iterator[None]:
+        """Inside the block the time limit takes effect."""
+        limits = (
+            (self._settings.finish_by, self._source.drain),
+            (self._settings.stop_by, lambda: self._failed(Interrupted(TIME_LIMIT))),
+        )
+        now = time.monotonic()
+        timers = [threading.Timer(max(0.0, at - now), act) for at, act in limits if at is not None]
+        for timer in timers:
+            timer.start()
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
 
     def _decoded(self, rows: list[DecodedRow]) -> None:
         """Called in the decoder thread."""
@@ -199,9 +242,10 @@ class Line:
         self._metrics.add(records)
 
     def _failed(self, error: BaseException) -> None:
-        """Stop generating; what is decoded still goes to disk."""
-        if self._error is None:
-            self._error = error
+        """Stop generating. Called in any thread; the first error counts, others are its echoes."""
+        with self._error_lock:
+            if self._error is None:
+                self._error = error
         self._source.fail(self._error)
         self._decoder.fail(self._error)
 

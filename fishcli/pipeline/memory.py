@@ -11,6 +11,9 @@ from fishcli.engine import BLOCK_SIZE, bytes_per_token
 from fishcli.errors import UsageError
 from fishcli.estimate import FRAME_RATE
 from fishcli.model import ModelConfig
+from fishcli.pipeline.models import Models
+from fishcli.plan import Plan
+from fishcli.prompt import PromptBuilder, Spoken
 
 AUTO_SLOTS = {"cuda": 64, "cpu": 8}
 CAPACITY_STEP = 64  # a row's positions are a multiple of this
@@ -52,6 +55,21 @@ class MemoryPlan:
             f"{self.kv_bytes / GB:.2f} GB ({self.blocks} blocks of {BLOCK_SIZE} positions for "
             f"{self.slots} slots, {self.capacity} positions in the longest row){free}"
         )
+
+
+def memory_for(plan: Plan, models: Models, wanted_slots: int | None) -> MemoryPlan:
+    """:func:`plan_memory` for the rows that ``plan`` has to do."""
+    prompts = PromptBuilder(models.tokenizer, models.checkpoint.config)
+    empty = Spoken("", torch.zeros(models.codec.num_codebooks, 0, dtype=torch.int32))
+    frame = prompts.build("", [empty] if plan.distinct_references else [])
+    need = Need(
+        # A token is at least a byte, so the text's bytes bound its columns.
+        prompt_columns=frame.shape[1] + plan.longest_prompt_bytes,
+        budget_frames=plan.longest_budget,
+        has_references=plan.distinct_references > 0,
+    )
+    config, weights = models.checkpoint.config, models.weight_bytes
+    return plan_memory(config, weights, need, wanted_slots, models.device, models.dtype)
 
 
 def plan_memory(

@@ -107,7 +107,12 @@ class Preparer:
 
 
 class PreparingThread:
-    """Runs a :class:`Preparer` over rows, ahead of the engine by ``ahead`` requests."""
+    """Runs a :class:`Preparer` over rows, ahead of the engine by ``ahead`` requests.
+
+    ``on_failed`` and ``on_error`` are called in the thread: a row that cannot be prepared,
+    and an error after which it prepares nothing more. ``threads``: of torch, for encoding
+    references on a CPU; None leaves torch's own number.
+    """
 
     def __init__(
         self,
@@ -116,11 +121,13 @@ class PreparingThread:
         ahead: int,
         on_failed: Callable[[Row, RowError], None],
         on_error: Callable[[BaseException], None],
+        threads: int | None = None,
     ) -> None:
         self._preparer = preparer
         self._rows = iter(rows)
         self._on_failed = on_failed
         self._on_error = on_error
+        self._threads = threads
         self._channel: Channel[Prepared] = Channel(ahead)
         self._thread = threading.Thread(target=self._run, name="preparer", daemon=True)
 
@@ -149,6 +156,8 @@ class PreparingThread:
 
     def _run(self) -> None:
         try:
+            if self._threads is not None:
+                torch.set_num_threads(self._threads)
             for group in _groups(self._rows):
                 for row, result in zip(group, self._preparer.prepare(group), strict=True):
                     if isinstance(result, Prepared):

@@ -85,11 +85,11 @@ class ClosedLoop:
     def take(self, *, wait: bool) -> Request | None:
         with self._condition:
             while not self._submissions:
+                if self._error is not None:  # the rows in flight will never be done
+                    raise self._error
                 if not wait:
                     return None
                 self._condition.wait()
-                if self._error is not None:
-                    raise self._error
             submitted = self._submissions.pop(0)
         prepared = self._thread.get()
         if prepared is None:

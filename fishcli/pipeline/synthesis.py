@@ -24,12 +24,11 @@ from fishcli.manifest import (
 )
 from fishcli.metrics import RunMetrics
 from fishcli.outdir import OutputFolder
-from fishcli.pipeline.interrupt import Interrupted, Interrupts
+from fishcli.pipeline.interrupt import TIME_LIMIT, Interrupted, Interrupts
 from fishcli.pipeline.line import Line, LineSettings, Observer
-from fishcli.pipeline.memory import MemoryPlan, Need, plan_memory
+from fishcli.pipeline.memory import MemoryPlan, memory_for
 from fishcli.pipeline.models import Models, load_models, pick_device, pick_ops
 from fishcli.plan import Plan, Policy, scan
-from fishcli.prompt import PromptBuilder, Spoken
 from fishcli.report import (
     Rows,
     RunReport,
@@ -54,7 +53,8 @@ def synthesize(
     """Turn a manifest into files, a ledger, results and a report in ``out``.
 
     Rows that fail are counted, not raised. Raises :class:`FishError`: ``UsageError`` before
-    any work, ``RunError`` when the run itself failed, ``Interrupted`` before generation.
+    any work, ``RunError`` when the run itself failed, ``Interrupted`` if it was stopped
+    before there was a plan; later an interruption is told by the report.
     """
     with Interrupts().installed() as interrupts:
         return _Run(out, settings, observer, interrupts).go(manifest)
@@ -117,19 +117,33 @@ class _Run:
         self._device = pick_device(settings.device)
 
     def go(self, path: str | Path) -> RunReport:
-        checkpoint = resolve(self._settings.model, self._device)
-        for notice in checkpoint.notices:
-            self._observer.note(notice)
-        with open_manifest(path, spool_dir=self._out.cache / "clips") as manifest:
+        with self._interrupts.stoppable():
+            checkpoint = resolve(self._settings.model, self._device)
+            for notice in checkpoint.notices:
+                self._observer.note(notice)
+            manifest = open_manifest(path, spool_dir=self._out.cache / "clips")
+        with manifest:
             if str(path) != STDIN:
                 self._out.refuse_input(Path(path))
             source = row_source(manifest, self._settings)
-            settings = {"model": checkpoint.identity, **self._settings.run_wide()}
-            self._out.claim(settings, overwrite=self._settings.overwrite)
-            with Ledger.open(self._out.path) as ledger:
-                job = self._plan(checkpoint, source, ledger)
+            with self._own_folder(checkpoint) as ledger:
+                with self._interrupts.stoppable():
+                    job = self._plan(checkpoint, source, ledger)
                 self._tell(job, str(path))
                 return self._work(job)
+
+    def _own_folder(self, checkpoint: Checkpoint) -> Ledger:
+        """The folder's ledger, locked; a run that is refused leaves the folder as it was."""
+        settings = {"model": checkpoint.identity, **self._settings.run_wide()}
+        overwrite = self._settings.overwrite
+        self._out.check(settings, overwrite=overwrite)
+        ledger = Ledger.open(self._out.path)
+        try:
+            self._out.claim(settings, overwrite=overwrite)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
 
     def _plan(self, checkpoint: Checkpoint, source: RowSource, ledger: Ledger) -> _Job:
         settings = self._settings
@@ -139,8 +153,7 @@ class _Run:
             checkpoint.identity, settings.audio_format, settings.subtype, digests
         )
         policy = Policy(settings.retry_failed, settings.overwrite, settings.limit)
-        with self._interrupts.stoppable():
-            plan = scan(source, ledger, fingerprinter, policy, self._out)
+        plan = scan(source, ledger, fingerprinter, policy, self._out)
         self._clock.lap("plan_s")
         return _Job(checkpoint, plan, ledger, fingerprinter)
 
@@ -170,12 +183,11 @@ class _Run:
         try:
             if counts.todo:
                 self._generate(job, metrics, outcome)
+            with self._interrupts.stoppable():
+                write_results(job.plan, job.ledger, job.fingerprinter, self._out)
+            self._clock.lap("results_s")
         except Interrupted as interruption:
             outcome.interruption = interruption
-        self._clock.lap("generate_s")
-        if outcome.interruption is None:
-            write_results(job.plan, job.ledger, job.fingerprinter, self._out)
-            self._clock.lap("results_s")
         report = self._report(job, metrics, outcome)
         write_report(self._out, report, job.ledger)
         return report
@@ -186,7 +198,7 @@ class _Run:
                 job.checkpoint, self._device, pick_ops(self._device, self._observer.note)
             )
         self._clock.lap("load_s")
-        memory = self._memory(job.plan, models)
+        memory = memory_for(job.plan, models, self._settings.max_batch_size)
         outcome.memory = memory
         self._observer.note(str(memory))
         if memory.note:
@@ -196,28 +208,12 @@ class _Run:
         )
         outcome.line = line
         rows = (row for window in job.plan.windows(self._settings.plan_window) for row in window)
-        line.run(rows, metrics, self._observer, self._interrupts)
+        try:
+            line.run(rows, metrics, self._observer, self._interrupts)
+        finally:
+            self._clock.lap("generate_s")
         if sum(metrics.status.values()) + metrics.skipped < metrics.rows_total:
-            raise Interrupted("the time limit is reached")
-
-    def _memory(self, plan: Plan, models: Models) -> MemoryPlan:
-        prompts = PromptBuilder(models.tokenizer, models.checkpoint.config)
-        empty = Spoken("", torch.zeros(models.codec.num_codebooks, 0, dtype=torch.int32))
-        frame = prompts.build("", [empty] if plan.distinct_references else [])
-        need = Need(
-            # A token is at least a byte, so the text's bytes bound its columns.
-            prompt_columns=frame.shape[1] + plan.longest_prompt_bytes,
-            budget_frames=plan.longest_budget,
-            has_references=plan.distinct_references > 0,
-        )
-        return plan_memory(
-            models.checkpoint.config,
-            models.weight_bytes,
-            need,
-            self._settings.max_batch_size,
-            self._device,
-            models.dtype,
-        )
+            raise Interrupted(TIME_LIMIT)
 
     def _line_settings(self, models: Models) -> LineSettings:
         settings, finish_by, stop_by = self._settings, None, None
