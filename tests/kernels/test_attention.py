@@ -128,9 +128,9 @@ def test_programs_may_take_several_partitions(device, generator, monkeypatch):
     """How many programs share a row's partitions does not show in the result."""
     monkeypatch.setattr("fishcli.kernels.triton_attention.PROGRAMS", 0)
     like = torch.empty(0, device=device)
-    kv = make_paged_kv(generator, 1, 128, 32, [9 * PARTITION + 7], 20, like)
+    kv = make_paged_kv(generator, 1, 128, 32, [17 * PARTITION + 7], 40, like)
     q = normal(generator, 1, 2, 32, like=like)
-    last = torch.tensor([9 * PARTITION + 6], device=device)
+    last = torch.tensor([17 * PARTITION + 6], device=device)
     few = attend(q, kv, last)
     monkeypatch.setattr("fishcli.kernels.triton_attention.PROGRAMS", 4096)
     assert torch.equal(few, attend(q, kv, last))
