@@ -138,6 +138,18 @@ def test_programs_may_take_several_partitions(device, generator, monkeypatch):
     assert error(few, judge) < FLOAT32
 
 
+def test_one_workspace_serves_call_after_call(device, generator):
+    """As it serves the layers of a model, whatever rows it held before."""
+    like = torch.empty(0, device=device)
+    space = AttentionWorkspace.allocate(3, 4, 32, 1024, device)
+    for lengths in ([700, 300, 5], [5, 999], [700, 300, 5]):
+        kv = make_paged_kv(generator, 2, 32, 32, lengths, 32, like)
+        q = normal(generator, len(lengths), 4, 32, like=like)
+        last = torch.tensor(lengths, device=device) - 1
+        judge = reference.paged_decode_attention(q, judge_kv(kv), last)
+        assert error(paged_decode_attention(q, kv, last, space), judge) < FLOAT32
+
+
 def test_a_workspace_too_small_is_refused(device, generator):
     like = torch.empty(0, device=device)
     kv = make_paged_kv(generator, 2, 16, 32, [5], 40, like)
