@@ -16,7 +16,8 @@ import torch
 from fishcli import asr, hub
 from fishcli.checkpoint import AUTO_FREE_BYTES, S2_PRO, check_files, resolve
 from fishcli.doctor.finding import Finding, judge
-from fishcli.errors import FishError, RunError
+from fishcli.errors import FishError, RunError, UsageError
+from fishcli.pipeline.models import pick_ops
 
 GB = 1e9
 LOW_DISK_BYTES = 5 * 10**9
@@ -59,12 +60,15 @@ def _devices() -> Iterator[Finding]:
 
 
 def _fast_path() -> Finding:
-    """Whether the parts in ``fishcli.kernels`` load; a broken one costs speed, not the run."""
+    """Whether the fused kernels work; broken ones cost speed, not the run."""
+    if not torch.cuda.is_available():
+        return Finding("--", "kernels", "plain PyTorch: fused kernels need a CUDA device")
+    problems: list[str] = []
     try:
-        importlib.import_module("fishcli.kernels.reference")
-    except ImportError as error:
+        ops = pick_ops(torch.device("cuda"), problems.append)
+    except UsageError as error:
         return Finding("FAIL", "kernels", str(error))
-    return Finding("ok", "kernels", "plain PyTorch")
+    return judge(not problems, "kernels", "; ".join(problems) or ops.name)
 
 
 def _mini() -> Finding:
