@@ -95,10 +95,11 @@ def clone(  # noqa: PLR0913 - one parameter a flag
         audio_format=audio_format,
         subtype=subtype,
     )
-    clip = options.existing("--ref", ref)
+    clip = _clip(ref)
     reference = Reference("audio", clip, _transcript(clip, ref_text, asr_model))
-    from fishcli.cli.run import keep_voice, run  # noqa: PLC0415 - loads torch
+    from fishcli.cli.run import check_voice, keep_voice, run  # noqa: PLC0415 - loads torch
 
+    check_voice(reference)
     if save_voice is not None:
         reference = keep_voice(reference, save_voice, wanted)
         typer.echo(f"voice: {reference.path}")
@@ -111,6 +112,15 @@ def clone(  # noqa: PLR0913 - one parameter a flag
         for file in sorted(out.glob(f"wavs/{row['id']}.*")):
             typer.echo(str(file))
     raise typer.Exit(exit_code)
+
+
+def _clip(ref: Path) -> Path:
+    """The clip's absolute path; :class:`UsageError` if it is missing or a voice file."""
+    from fishcli.manifest.references import VOICE_SUFFIX  # noqa: PLC0415 - loads pyarrow
+
+    if ref.suffix == VOICE_SUFFIX:
+        raise UsageError(f"--ref {ref}: a clip is expected; a voice file goes to synth --voice")
+    return options.existing("--ref", ref)
 
 
 def _texts(given: list[str] | None) -> list[str]:

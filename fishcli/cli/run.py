@@ -8,9 +8,10 @@ import torch
 import typer
 from rich.console import Console
 
+from fishcli.audio import read_audio
 from fishcli.checkpoint import resolve
 from fishcli.cli.progress import observer
-from fishcli.errors import RunError, UsageError
+from fishcli.errors import RowError, RunError, UsageError
 from fishcli.estimate import FRAME_RATE
 from fishcli.fingerprint import Fingerprinter, ReferenceDigests
 from fishcli.ledger import Ledger
@@ -24,7 +25,7 @@ from fishcli.plan import Plan, Policy, scan
 from fishcli.records import Reference
 from fishcli.report import PAGE_FILE, report_table
 from fishcli.settings import SynthSettings
-from fishcli.voices import Voice, VoiceBook, save_voice
+from fishcli.voices import Voice, VoiceBook, load_voice, save_voice
 
 SOME_BAD = 3
 
@@ -81,6 +82,17 @@ def _describe(plan: Plan, model: str) -> list[str]:
         f"{plan.distinct_references} reference files",
     ]
     return lines
+
+
+def check_voice(reference: Reference) -> None:
+    """Raise :class:`UsageError` if a voice that every row shares is none, before any work."""
+    try:
+        if reference.kind == "voice":
+            load_voice(reference.path, None)
+        else:
+            read_audio(reference.path)
+    except RowError as error:
+        raise UsageError(str(error)) from None
 
 
 def keep_voice(reference: Reference, path: Path, settings: SynthSettings) -> Reference:

@@ -151,8 +151,10 @@ def synth(  # noqa: PLR0913 - one parameter a flag
         subtype=subtype,
         layout=layout,
     )
-    from fishcli.cli.run import dry_run as show_plan  # noqa: PLC0415 - loads torch
-    from fishcli.cli.run import run  # noqa: PLC0415
+    from fishcli.cli.run import check_voice, run  # noqa: PLC0415 - loads torch
+    from fishcli.cli.run import dry_run as show_plan  # noqa: PLC0415
 
+    if settings.reference is not None:
+        check_voice(settings.reference)
     act = show_plan if dry_run else run
     raise typer.Exit(act(manifest, out, settings))

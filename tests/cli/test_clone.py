@@ -46,6 +46,18 @@ def test_texts_come_from_flags_or_from_a_pipe(tmp_path):
         assert done.stdout.decode().startswith(wanted)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("ref.jsonl", "ref.jsonl cannot be decoded"), ("me.voice", "goes to synth --voice")],
+)
+def test_a_file_that_is_no_clip_is_refused_before_any_work(fishcli, tmp_path, name, message):
+    (tmp_path / name).write_text("{}")
+    result = fishcli("clone", "--ref", name, "--ref-text", "Some words.", "--text", "Hi.", *QUICK)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_kept_voice_serves_clones_and_manifests(fishcli, ref, tmp_path):
     transcript = ("--ref-text", "The harbour lights came on one by one.")
     first = fishcli(

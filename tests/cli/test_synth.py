@@ -69,6 +69,8 @@ def test_a_dry_run_shows_bad_rows(fishcli):
         (("--time-limit", "soon"), "time-limit is 'soon'"),
         (("--ref-text", "Text."), "--ref-text has no --ref"),
         (("--voice-pool", "nowhere"), "nowhere"),
+        (("--voice", SAMPLES / "voices" / "a.wav"), "a.wav cannot be read"),
+        (("--ref", SAMPLES / "voices" / "a.txt", "--ref-text", "Text."), "a.txt cannot be decoded"),
         (("--layout", "deep"), "layout is 'deep'"),
         (("--retry-failed", "--overwrite"), "use one of them"),
     ],
