@@ -21,12 +21,10 @@ from torch import Tensor
 
 from fishcli.kernels import sampling as plain
 from fishcli.kernels.sampling import RAS_WINDOW, SamplingState
+from fishcli.kernels.triton_keys import LAST_INDEX, best_keys, read_keys, sort_keys
 
 CANDIDATES_LIMIT = 64  # entries a row may choose among: an upper bound of top_k
-ENTRIES_LIMIT = 8191  # indices take 13 bits of a key
 
-_INDEX_BITS = tl.constexpr(13)
-_LAST_INDEX = tl.constexpr(8191)
 _KEPT = tl.constexpr(CANDIDATES_LIMIT)
 _LOG_KEPT = tl.constexpr(CANDIDATES_LIMIT.bit_length() - 1)
 _WINDOW = tl.constexpr(RAS_WINDOW)
@@ -81,7 +79,7 @@ def _launch(
     ignore_stop: Tensor | None,
 ) -> Tensor:
     rows, entries = logits.shape
-    assert logits.stride(1) == 1 and entries <= ENTRIES_LIMIT, (logits.shape, logits.stride())
+    assert logits.stride(1) == 1 and entries <= LAST_INDEX, (logits.shape, logits.stride())
     assert logits.dtype in (torch.bfloat16, torch.float32), logits.dtype
     assert 0 < sampling.candidates <= CANDIDATES_LIMIT, sampling.candidates
     for name, dtype in (("temperature", torch.float32), ("top_p", torch.float32)):
@@ -117,74 +115,6 @@ def _launch(
 def _check_row_values(values: Tensor, rows: int, dtype: torch.dtype) -> None:
     assert values.shape == (rows,) and values.is_contiguous(), (values.shape, rows)
     assert values.dtype == dtype, (values.dtype, dtype)
-
-
-@triton.jit
-def _sort_keys(logits, index, HALF: tl.constexpr):
-    """Integers in the order of float32 ``logits``, equal ones by falling ``index``.
-
-    HALF: the logits came from bfloat16, so their lower 16 bits are empty.
-    """
-    bits = tl.where(logits == 0.0, 0.0, logits).to(tl.int32, bitcast=True)  # -0 equals 0
-    if HALF:
-        bits = bits >> 16
-        order = bits ^ ((bits >> 31) & 0x7FFF)
-    else:
-        order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
-    return (order << _INDEX_BITS) + (_LAST_INDEX - index)
-
-
-@triton.jit
-def _read_keys(keys, HALF: tl.constexpr):
-    """(logits, index) of :func:`_sort_keys`."""
-    index = _LAST_INDEX - (keys & _LAST_INDEX).to(tl.int32)
-    order = (keys >> _INDEX_BITS).to(tl.int32)
-    if HALF:
-        bits = (order ^ ((order >> 31) & 0x7FFF)) << 16
-    else:
-        bits = order ^ ((order >> 31) & 0x7FFFFFFF)
-    return bits.to(tl.float32, bitcast=True), index
-
-
-@triton.jit
-def _exchange(cube, reverse, AXIS: tl.constexpr, DIMS: tl.constexpr):
-    """Put the larger of the two keys along AXIS first, or last where ``reverse`` is 0."""
-    # Of two keys the other one is their sum less this one, also where the sum wraps.
-    other = tl.sum(cube, axis=AXIS, keep_dims=True) - cube
-    upper = tl.reshape(tl.arange(0, 2), [1] * AXIS + [2] + [1] * (DIMS - AXIS - 1))
-    return tl.where((cube > other) != ((reverse ^ upper) != 0), other, cube)
-
-
-@triton.jit
-def _merge(cube, stage: tl.constexpr, DIMS: tl.constexpr, ALTERNATE: tl.constexpr):
-    """Bitonic merge of runs of 2 ** stage keys of a hypercube, largest first.
-
-    ALTERNATE: every second run the other way round, ready for the next stage.
-    """
-    if ALTERNATE:
-        reverse = tl.reshape(tl.arange(0, 2), [1] * (DIMS - stage - 1) + [2] + [1] * stage)
-    else:
-        reverse = 1
-    for step in tl.static_range(stage):
-        cube = _exchange(cube, reverse, DIMS - stage + step, DIMS)
-    return cube
-
-
-@triton.jit
-def _best(keys, LOG_BLOCK: tl.constexpr, LOG_KEPT: tl.constexpr):
-    """The 2 ** LOG_KEPT largest of 2 ** LOG_BLOCK keys, largest first.
-
-    Sorted runs of that length meet in pairs: of a falling and a rising one, the larger of
-    each two keys are the best of both (Shanbhag, Pirk, Madden 2018, bitonic top-k). As
-    tl.topk, with steps that Triton's interpreter runs fast.
-    """
-    cube = tl.reshape(keys, [2] * LOG_BLOCK)
-    for stage in tl.static_range(1, LOG_KEPT + 1):
-        cube = _merge(cube, stage, LOG_BLOCK, True)
-    for dims in tl.static_range(LOG_BLOCK - 1, LOG_KEPT - 1, -1):
-        cube = tl.max(cube, axis=dims - LOG_KEPT)
-        cube = _merge(cube, LOG_KEPT, dims, dims > LOG_KEPT)
-    return tl.reshape(cube, [2**LOG_KEPT])
 
 
 @triton.jit
@@ -239,20 +169,20 @@ def _sample_kernel(
         logits_ptr + row * logits_stride + index, mask=index < ENTRIES, other=float("-inf")
     ).to(tl.float32)
     peak = tl.max(logits, axis=0)
-    keys = _best(_sort_keys(logits, index, HALF), LOG_BLOCK, _LOG_KEPT)
+    keys = best_keys(sort_keys(logits, index, HALF), LOG_BLOCK, _LOG_KEPT)
     if stop_ptr is not None:
         stop = tl.load(stop_ptr + row * stop_stride).to(tl.float32)
         if ignore_stop_ptr is not None:
             stop = tl.where(tl.load(ignore_stop_ptr + row) != 0, float("-inf"), stop)
         peak = tl.maximum(peak, stop)
         # It takes the place of the last candidate if it is better; order is not needed below.
-        stop_key = _sort_keys(stop, ENTRIES, HALF)
+        stop_key = sort_keys(stop, ENTRIES, HALF)
         last = tl.arange(0, _KEPT) == _KEPT - 1
         keys = tl.where(last, tl.maximum(keys, stop_key), keys)
     total = tl.sum(tl.exp(logits - peak), axis=0)
     if stop_ptr is not None:
         total += tl.exp(stop - peak)
-    logits, index = _read_keys(keys, HALF)
+    logits, index = read_keys(keys, HALF)
     probability = tl.exp(logits - (peak + tl.log(total)))
     better = keys[None, :] > keys[:, None]
     rank = tl.sum(better.to(tl.int32), axis=1)
