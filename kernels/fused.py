@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fishcli.kernels import triton_linear, triton_norm
+from fishcli.kernels import triton_linear, triton_norm, triton_sampling
 from fishcli.kernels.ops import PLAIN, Ops
+from fishcli.kernels.sampling import CounterDraws, Draws, SamplingState
 from fishcli.kernels.triton_attention import AttentionWorkspace, paged_decode_attention
 from fishcli.kernels.triton_frame import frame_attention
 from fishcli.kernels.triton_heads import store_decode_qkv
@@ -66,6 +67,34 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return triton_norm.rms_norm(_flat(x), weight, eps).view(x.shape)
 
 
+def sample_semantic(
+    logits: Tensor,
+    sampling: SamplingState,
+    window: Tensor,
+    draws: Draws,
+    ignore_stop: Tensor | None = None,
+) -> Tensor:
+    if not _draws_here(sampling, draws):
+        return PLAIN.sample_semantic(logits, sampling, window, draws, ignore_stop)
+    assert isinstance(draws, CounterDraws)
+    return triton_sampling.sample_semantic(
+        logits[:, :-1], logits[:, -1:], sampling, window, draws.seed, draws.frame, ignore_stop
+    )
+
+
+def sample_residual(logits: Tensor, sampling: SamplingState, draws: Draws, codebook: int) -> Tensor:
+    if not _draws_here(sampling, draws):
+        return PLAIN.sample_residual(logits, sampling, draws, codebook)
+    assert isinstance(draws, CounterDraws)
+    return triton_sampling.sample_residual(logits, sampling, draws.seed, draws.frame, codebook)
+
+
+def _draws_here(sampling: SamplingState, draws: Draws) -> bool:
+    """The kernel knows counter-based draws among its candidates, and nothing else."""
+    known = isinstance(draws, CounterDraws)
+    return known and sampling.candidates <= triton_sampling.CANDIDATES_LIMIT
+
+
 def self_test(device: torch.device) -> None:
     """Run a kernel once; raises whatever stands in the way of Triton here."""
     x = torch.ones(2, 64, device=device)
@@ -84,7 +113,8 @@ FUSED = Ops(
     store_decode_qkv=store_decode_qkv,
     attention_workspace=AttentionWorkspace.allocate,
     paged_decode_attention=paged_decode_attention,
+    paged_prefill_attention=PLAIN.paged_prefill_attention,
     frame_attention=frame_attention,
-    sample_semantic=PLAIN.sample_semantic,
-    sample_residual=PLAIN.sample_residual,
+    sample_semantic=sample_semantic,
+    sample_residual=sample_residual,
 )

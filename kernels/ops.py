@@ -31,6 +31,7 @@ class Ops:
     # (rows, heads, head_dim, positions, device) → what attention keeps partial results in
     attention_workspace: Callable[[int, int, int, int, torch.device], Any]
     paged_decode_attention: Callable[[Tensor, PagedKV, Tensor, Any], Tensor]
+    paged_prefill_attention: Callable[[Tensor, PagedKV, Tensor], Tensor]
     frame_attention: Callable[[Tensor, Heads, Tensor, Tensor, Tensor, int], Tensor]
     sample_semantic: Callable[[Tensor, SamplingState, Tensor, Draws, Tensor | None], Tensor]
     sample_residual: Callable[[Tensor, SamplingState, Draws, int], Tensor]
@@ -46,6 +47,7 @@ PLAIN = Ops(
     store_decode_qkv=reference.store_decode_qkv,
     attention_workspace=lambda *_: None,
     paged_decode_attention=lambda q, kv, last, _: reference.paged_decode_attention(q, kv, last),
+    paged_prefill_attention=reference.paged_prefill_attention,
     frame_attention=reference.frame_attention,
     sample_semantic=sampling.sample_semantic,
     sample_residual=sampling.sample_residual,

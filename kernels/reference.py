@@ -165,6 +165,25 @@ def paged_decode_attention(q: Tensor, kv: PagedKV, last: Tensor) -> Tensor:
     return decode_attention(q, keys, values, last)
 
 
+def paged_prefill_attention(q: Tensor, kv: PagedKV, starts: Tensor) -> Tensor:
+    """Causal grouped-query attention of several new positions a row over blocks.
+
+    q: (rows, new, heads, head_dim), the first of a row at position starts[row]; their keys
+    and values are in ``kv`` already. starts: (rows,) int64. A query sees the positions up to
+    its own; those past the end of its row's prompt give results nobody reads. Returns the
+    shape of ``q``.
+    """
+    # (rows, blocks, kv_heads, block_size, head_dim) → (rows, kv_heads, length, head_dim)
+    keys = kv.keys[kv.table.long()].transpose(1, 2).flatten(2, 3)
+    values = kv.values[kv.table.long()].transpose(1, 2).flatten(2, 3)
+    own = starts[:, None] + torch.arange(q.shape[1], device=q.device)  # (rows, new)
+    seen = torch.arange(keys.shape[2], device=q.device) <= own[:, None, :, None]
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2), keys, values, attn_mask=seen, enable_gqa=True
+    )
+    return out.transpose(1, 2)
+
+
 def frame_attention(
     qkv: Tensor, heads: Heads, rope_table: Tensor, keys: Tensor, values: Tensor, start: int
 ) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fishcli.engine import BLOCK_SIZE, ModelRunner, bytes_per_token
-from fishcli.engine.runner import Columns
+from fishcli.engine.prompts import Columns
 from fishcli.engine.scheduler import PREFILL_COLUMNS, Stretch
 from fishcli.estimate import FRAME_RATE
 from fishcli.pipeline.models import Models
@@ -111,12 +111,12 @@ class _Batch:
         group = max(1, PREFILL_COLUMNS // self._prompt.shape[1])
         for first in range(0, self._slots, group):
             slots = list(range(first, min(first + group, self._slots)))
-            items = [Columns(self._prompt, self._tables[slot]) for slot in slots]
+            items = [Columns(self._prompt, self._tables[slot], 0) for slot in slots]
             requests = [
                 Request(str(slot), self._prompt, Sampling(), slot, self._frames, ignore_stop=True)
                 for slot in slots
             ]
-            self._runner.enter(slots, requests, self._runner.read(items, 0))
+            self._runner.enter(slots, requests, self._runner.read(items))
 
     def frames(self) -> None:
         """TIMED_FRAMES more frames of every row."""

@@ -15,6 +15,7 @@ import torch
 
 from fishcli.bench.parts import bytes_per_frame, codec_figures, frame_figures, read_bandwidth
 from fishcli.bench.rows import BenchRows, ReferenceKind, longest_text, make_rows
+from fishcli.bench.trace import trace_engine
 from fishcli.checkpoint import resolve
 from fishcli.errors import UsageError
 from fishcli.estimate import FRAME_RATE, frame_budget_of
@@ -45,18 +46,18 @@ class BenchSettings:
     device: str = "auto"
     concurrency: tuple[int, ...] = (1, 8, 16)
     frames: tuple[int, ...] = ()  # batch sizes at which the engine's frame is timed alone
+    trace: tuple[int, ...] = ()  # batch sizes at which the engine loop is profiled
     max_batch_size: int | None = None
     rows: int | None = None  # None: ROWS_PER_SLOT times the concurrency
     reference: ReferenceKind = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.concurrency and not self.frames:
+        if not (self.concurrency or self.frames or self.trace):
             raise UsageError("nothing to measure: name a concurrency, or batch sizes of frames")
-        for number in self.concurrency:
-            check_range("concurrency", number, 1, 1024)
-        for number in self.frames:
-            check_range("frames", number, 1, 1024)
+        for name in ("concurrency", "frames", "trace"):
+            for number in getattr(self, name):
+                check_range(name, number, 1, 1024)
         if self.reference not in ("none", "shared", "unique"):
             raise UsageError(f"reference is {self.reference!r}: allowed is none, shared or unique")
         if self.rows is not None:
@@ -90,11 +91,15 @@ def run_bench(settings: BenchSettings, observer: Observer) -> dict[str, Any]:
         "ceiling": {"read_tb_s": bandwidth, "bytes_per_frame": frame_bytes},
         "codec": codec_figures(models),
         "frames": [],
+        "traces": [],
         "runs": [],
     }
     for slots in settings.frames:
         observer.note(f"one frame at batch {slots}")
         document["frames"].append({"slots": slots} | frame_figures(models, slots))
+    for slots in settings.trace:
+        observer.note(f"tracing the engine at batch {slots}")
+        document["traces"].append({"slots": slots} | trace_engine(models, slots))
     for concurrency in settings.concurrency:
         run = _measure(models, settings, concurrency, observer)
         memory = {} if load_memory is None else {"load_memory_gb": load_memory}

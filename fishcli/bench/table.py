@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from fishcli.settings import config_text
+
+TRACED_KERNELS = 20  # lines of a trace
 
 # A line's title, the key of the run's figure, its format.
 LINES = (
@@ -65,6 +67,19 @@ def frames_table(document: Mapping[str, Any]) -> Table:
             f"{line['achieved_tb_s'] / ceiling:.0%}",
             f"{line['prefill_ms']:.1f}",
         )
+    return table
+
+
+def trace_table(traced: Mapping[str, Any]) -> Table:
+    """The kernels of a frame, the longest first."""
+    title = (
+        f"batch {traced['slots']}: device idle {traced['device_idle']:.1%}, waits for the newest "
+        f"work {traced['host_waits_per_frame']:.3f} a frame, "
+        f"{traced['span_us_per_frame'] / 1000:.2f} ms a frame"
+    )
+    table = Table("kernel", Column("µs a frame", justify="right"), title=title)
+    for name, microseconds in list(traced["kernels_us"].items())[:TRACED_KERNELS]:
+        table.add_row(name, f"{microseconds:.0f}")
     return table
 
 

@@ -33,6 +33,14 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
             help="Batch sizes at which one frame of the engine is timed alone.",
         ),
     ] = [],  # noqa: B006 - Typer copies it
+    trace: Annotated[
+        list[str],
+        typer.Option(
+            "--trace",
+            metavar="N[,N…]",
+            help="Batch sizes at which the engine is profiled: device idle, waits, kernels.",
+        ),
+    ] = [],  # noqa: B006 - Typer copies it
     max_batch_size: Annotated[
         int | None,
         typer.Option(metavar="N", help="Slots of the engine.", show_default="the concurrency"),
@@ -54,7 +62,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
     from rich.console import Console  # noqa: PLC0415
 
     from fishcli.bench import BenchSettings, run_bench  # noqa: PLC0415 - loads torch
-    from fishcli.bench.table import frames_table, published_table, run_table  # noqa: PLC0415
+    from fishcli.bench.table import frames_table, published_table, run_table, trace_table  # noqa: PLC0415
     from fishcli.cli.progress import observer  # noqa: PLC0415
     from fishcli.outdir import atomic_write  # noqa: PLC0415
 
@@ -63,6 +71,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
         device=device or "auto",
         concurrency=_numbers("concurrency", concurrency),
         frames=_numbers("frames", frames),
+        trace=_numbers("trace", trace),
         max_batch_size=max_batch_size,
         rows=rows,
         reference=reference,  # type: ignore[arg-type]  # the dataclass checks it
@@ -76,6 +85,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
     console = Console()
     if document["frames"]:
         console.print(frames_table(document))
+    for traced in document["traces"]:
+        console.print(trace_table(traced))
     if document["runs"]:
         console.print(run_table(document))
     console.print(published_table())

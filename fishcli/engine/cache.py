@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fishcli.kernels import reference
 from fishcli.kernels.ops import Ops
 from fishcli.kernels.reference import Heads, PagedKV
 from fishcli.model import TransformerConfig
@@ -91,45 +89,32 @@ class DecodeAttend:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefillAttend:
-    """New columns of several rows after ``start`` cached ones, the same number for all rows.
+    """New columns of several rows, after those that each has cached already.
 
-    table: (rows, blocks); lengths: (rows,) new columns of each row, padding on the right not
-    counted; padding is computed and lands in the row's spare positions or the trash.
+    table: (rows, blocks); starts: (rows,) int64 position of each row's first new column;
+    lengths: (rows,) int64 new columns, padding on the right not counted. Padding is computed
+    too; its keys and values go to the trash.
     """
 
     cache: PagedCache
+    ops: Ops
     rope: Tensor
     table: Tensor
-    start: int
+    starts: Tensor
     lengths: Tensor
 
     def __call__(self, layer: int, qkv: Tensor, heads: Heads) -> Tensor:
-        new = qkv.shape[1]
-        q, k, v = reference.split_qkv(qkv, heads, self.rope[self.start : self.start + new])
+        rows, new = qkv.shape[:2]
+        offsets = torch.arange(new, device=qkv.device)
+        # A new column is stored like a decoded one: as a row of its own, with its row's blocks.
+        last = self.rope.shape[0] - 1
+        positions = (self.starts[:, None] + offsets).clamp_max(last).flatten()  # (rows · new,)
+        padding = (offsets >= self.lengths[:, None]).flatten()
+        column_table = self.table.repeat_interleave(new, dim=0).masked_fill(padding[:, None], 0)
+        inside = positions.clamp_max(self.table.shape[1] * BLOCK_SIZE - 1)
+        stored = self.cache.layer(layer, column_table)
+        flat = qkv.flatten(0, 1).contiguous()
+        q = self.ops.store_decode_qkv(flat, heads, self.rope, inside, stored)
+        q = q.view(rows, new, *q.shape[1:])
         kv = self.cache.layer(layer, self.table)
-        self._store(kv, k, v)
-        if self.start == 0:
-            return reference.causal_attention(q, k, v).flatten(2)
-        before = kv.table[:, : self.start // kv.block_size].long()
-        # (rows, blocks, kv_heads, block_size, head_dim) → (rows, kv_heads, start, head_dim)
-        keys = torch.cat([kv.keys[before].transpose(1, 2).flatten(2, 3), k.transpose(1, 2)], dim=2)
-        values = torch.cat(
-            [kv.values[before].transpose(1, 2).flatten(2, 3), v.transpose(1, 2)], dim=2
-        )
-        seen = torch.ones(new, self.start + new, dtype=torch.bool, device=q.device)
-        out = F.scaled_dot_product_attention(
-            q.transpose(1, 2), keys, values, attn_mask=seen.tril(self.start), enable_gqa=True
-        )
-        return out.transpose(1, 2).flatten(2)
-
-    def _store(self, kv: PagedKV, k: Tensor, v: Tensor) -> None:
-        """Write (rows, new, kv_heads, head_dim) to the new positions; padding to the trash."""
-        new = k.shape[1]
-        offsets = torch.arange(new, device=k.device)
-        positions = self.start + offsets
-        column = (positions // kv.block_size).clamp_max(kv.table.shape[1] - 1)
-        blocks = kv.table[:, column].long()  # (rows, new)
-        blocks = blocks.masked_fill(offsets >= self.lengths[:, None], 0)
-        inside = (positions % kv.block_size).expand_as(blocks)
-        kv.keys[blocks, :, inside] = k
-        kv.values[blocks, :, inside] = v
+        return self.ops.paged_prefill_attention(q, kv, self.starts).flatten(2)

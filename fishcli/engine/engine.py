@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fishcli.engine.blocks import BlockManager
 from fishcli.engine.cache import BLOCK_SIZE
-from fishcli.engine.runner import Columns, ModelRunner, Swapped
+from fishcli.engine.prompts import Columns
+from fishcli.engine.runner import ModelRunner, Swapped
 from fishcli.engine.scheduler import Batching, Running, Scheduler, prefill_groups
 from fishcli.engine.slots import OUT_OF_BUDGET, RUNNING, Snapshot
 from fishcli.records import FinishedCodes, FinishReason, Request
@@ -95,7 +96,7 @@ class Engine:
         """Rows in slots."""
         return len(self._scheduler.running)
 
-    def generate(self, source: RequestSource) -> Iterator[list[FinishedCodes]]:
+    def generate(self, source: RequestSource) -> Generator[list[FinishedCodes], None, None]:
         """Yield groups of finished rows until ``source`` is exhausted.
 
         Which rows enter together, and which end in one group, follows from the order of
@@ -146,8 +147,9 @@ class Engine:
             entered.append(row)
             if prefix is not None:
                 columns = len(prefix.blocks) * BLOCK_SIZE
-                prefixes.append(Columns(request.prompt[:, :columns], prefix.blocks))
-        self._read(prefixes, [0] * len(prefixes))
+                prefixes.append(Columns(request.prompt[:, :columns], prefix.blocks, 0))
+        for _ in self._read(prefixes):
+            pass  # only their keys and values are wanted
         self._enter(entered)
         self.stats.prefixes += len(prefixes)
         self.stats.prefill_rows += len(entered)
@@ -161,26 +163,21 @@ class Engine:
 
     def _enter(self, rows: list[Running]) -> None:
         """Read the prompts of new rows, after their prefixes, and start them."""
-        starts = [
-            len(row.blocks.prefix.blocks) * BLOCK_SIZE if row.blocks.prefix else 0 for row in rows
-        ]
-        items = [
-            Columns(row.request.prompt[:, start:], row.blocks.table)
-            for row, start in zip(rows, starts, strict=True)
-        ]
-        for group, hidden in self._read(items, starts):
+        items = []
+        for row in rows:
+            prefix = row.blocks.prefix
+            start = len(prefix.blocks) * BLOCK_SIZE if prefix is not None else 0
+            items.append(Columns(row.request.prompt[:, start:], row.blocks.table, start))
+        for group, hidden in self._read(items):
             slots = [rows[index].slot for index in group]
             self._runner.enter(slots, [rows[index].request for index in group], hidden)
 
-    def _read(self, items: list[Columns], starts: list[int]) -> list[tuple[list[int], Tensor]]:
+    def _read(self, items: list[Columns]) -> Iterator[tuple[list[int], Tensor]]:
         """Read columns in groups: the indices of each group, and their last hidden states."""
-        sizes = [(start, item.grid.shape[1]) for item, start in zip(items, starts, strict=True)]
-        isolated = self.settings.batching.isolated
-        self.stats.prefill_columns += sum(new for _, new in sizes)
-        return [
-            (group, self._runner.read([items[index] for index in group], starts[group[0]]))
-            for group in prefill_groups(sizes, isolated=isolated)
-        ]
+        sizes = [item.grid.shape[1] for item in items]
+        self.stats.prefill_columns += sum(sizes)
+        for group in prefill_groups(sizes, isolated=self.settings.batching.isolated):
+            yield group, self._runner.read([items[index] for index in group])
 
     def _make_room(self) -> None:
         """Blocks for the frames until the next look; the youngest rows give way for it."""

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fishcli.engine.cache import BLOCK_SIZE, DecodeAttend, PagedCache, PrefillAttend
-from fishcli.engine.graphs import FrameGraphs
+from fishcli.engine.graphs import FrameGraphs, GraphPool, PrefillGraphs
+from fishcli.engine.prompts import Columns, PromptBatch
 from fishcli.engine.scheduler import Stretch
 from fishcli.engine.slots import OUT_OF_BUDGET, RUNNING, STOPPED, SlotState, Snapshot
 from fishcli.kernels.sampling import CounterDraws, Draws, SamplingState
@@ -25,17 +26,6 @@ from fishcli.records import Request
 
 MakeDraws = Callable[[Tensor, Tensor], Draws]  # (seed, frame) of the rows → their numbers
 CANDIDATES = 64  # bound of top_k inside a captured frame; rows with more run uncaptured
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """Prompt columns to read: grid (1 + codebooks, new) on the host, and where they belong.
-
-    ``table``: the row's blocks by position, covering its new columns.
-    """
-
-    grid: Tensor
-    table: list[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,31 +68,31 @@ class ModelRunner:
         self._workspace = self._ops.attention_workspace(
             slots, heads, head_dim, positions, self.device
         )
-        self._graphs: FrameGraphs | None = None
+        self._frames: FrameGraphs | None = None
+        self._prompts: PrefillGraphs | None = None
 
     @torch.inference_mode()
     def capture(self, ranges: Sequence[slice]) -> None:
-        """Capture the frame of each slot range as a CUDA graph; :meth:`frame` replays them."""
-        self._graphs = FrameGraphs(self._captured_frame, ranges, self.device)
+        """Capture the frame of each slot range as a CUDA graph, which :meth:`frame` replays
+        from now on; reading prompts is captured shape by shape when it comes up."""
+        pool = GraphPool(self.device)
+        self._frames = FrameGraphs(pool, self._captured_frame, ranges)
+        self._prompts = PrefillGraphs(pool, self._read)
 
     @torch.inference_mode()
-    def read(self, items: Sequence[Columns], start: int) -> Tensor:
-        """Run the slow AR over new columns after ``start`` cached ones, one padded batch.
+    def read(self, items: Sequence[Columns]) -> Tensor:
+        """Run the slow AR over new columns of several rows, one padded batch.
 
-        Returns the hidden state of each item's last column, (items, dim).
+        Returns the hidden state of each item's last column, (items, dim), which the next
+        call may overwrite.
         """
-        lengths = torch.tensor([item.grid.shape[1] for item in items])
-        longest = int(lengths.max())
-        grids = torch.zeros(len(items), longest, 1 + self._config.num_codebooks, dtype=torch.int64)
-        width = max(len(item.table) for item in items)
-        table = torch.zeros(len(items), width, dtype=torch.int32)
-        for row, item in enumerate(items):
-            grids[row, : item.grid.shape[1]] = item.grid.T
-            table[row, : len(item.table)] = torch.tensor(item.table, dtype=torch.int32)
-        lengths = self._to_device(lengths)
-        attend = PrefillAttend(self._cache, self._slow.rope, self._to_device(table), start, lengths)
-        hidden: Tensor = self._slow(self._to_device(grids), attend)  # (items, longest, dim)
-        return hidden[torch.arange(len(items), device=self.device), lengths - 1]
+        columns = max(item.grid.shape[1] for item in items)
+        if self._prompts is not None and (shape := self._prompts.shape(len(items), columns)):
+            batch = PromptBatch.of(items, *shape, self._cache.table.shape[1])
+            return self._prompts.replay(batch.to(self.device))[: len(items)]
+        blocks = max(len(item.table) for item in items)
+        batch = PromptBatch.of(items, len(items), columns, blocks)
+        return self._read(batch.to(self.device))
 
     @torch.inference_mode()
     def enter(self, slots: Sequence[int], requests: Sequence[Request], hidden: Tensor) -> None:
@@ -118,8 +108,8 @@ class ModelRunner:
     @torch.inference_mode()
     def frame(self, stretch: Stretch) -> None:
         """Generate one frame for every running slot of ``stretch``."""
-        if self._graphs is not None and stretch.candidates <= CANDIDATES:
-            self._graphs.replay(stretch.start, stretch.end)
+        if self._frames is not None and stretch.candidates <= CANDIDATES:
+            self._frames.replay(stretch.start, stretch.end)
             return
         blocks = -(-stretch.length // BLOCK_SIZE)
         self._frame(slice(stretch.start, stretch.end), blocks, stretch.candidates)
@@ -147,6 +137,15 @@ class ModelRunner:
         self._cache.scatter(blocks, swapped.keys, swapped.values)
         for tensor, value in zip(self._state.tensors(), swapped.slot_state, strict=True):
             tensor[slot] = value
+
+    def _read(self, batch: PromptBatch) -> Tensor:
+        """Hidden state of each row's last new column, (rows, dim)."""
+        attend = PrefillAttend(
+            self._cache, self._ops, self._slow.rope, batch.table, batch.starts, batch.lengths
+        )
+        hidden: Tensor = self._slow(batch.grids, attend)  # (rows, columns, dim)
+        rows = torch.arange(hidden.shape[0], device=self.device)
+        return hidden[rows, batch.lengths - 1]
 
     def _captured_frame(self, rows: slice) -> None:
         self._frame(rows, self._cache.table.shape[1], CANDIDATES)

@@ -8,7 +8,7 @@ length they are expected to reach; when that was too bold, the youngest row give
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -183,22 +183,17 @@ class Scheduler:
         self.running[row.slot] = row
 
 
-def prefill_groups(rows: Iterable[tuple[int, int]], *, isolated: bool) -> list[list[int]]:
-    """Which rows are read together: indices, by (columns already cached, new columns).
-
-    Rows of a group have the same number of cached columns and similar lengths, and stay
-    under PREFILL_COLUMNS with their padding.
-    """
-    order = sorted(enumerate(rows), key=lambda item: (item[1][0], -item[1][1], item[0]))
+def prefill_groups(columns: Sequence[int], *, isolated: bool) -> list[list[int]]:
+    """Which rows are read together, as indices: similar lengths, under PREFILL_COLUMNS with
+    their padding. ``columns``: new columns of each row."""
     groups: list[list[int]] = []
-    last, widest = -1, 0
-    for index, (cached, new) in order:
-        room = groups and (len(groups[-1]) + 1) * widest <= PREFILL_COLUMNS
-        if room and cached == last and not isolated:
+    widest = 0
+    for index in sorted(range(len(columns)), key=lambda index: (-columns[index], index)):
+        if groups and not isolated and (len(groups[-1]) + 1) * widest <= PREFILL_COLUMNS:
             groups[-1].append(index)
         else:
             groups.append([index])
-            last, widest = cached, new
+            widest = columns[index]
     return groups
 
 

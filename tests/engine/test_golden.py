@@ -34,7 +34,9 @@ def teacher_forced(model, name):
     table = torch.arange(1, blocks + 1, dtype=torch.int32)[None]
     rope = model.slow.rope
     with torch.inference_mode():
-        attend = PrefillAttend(cache, rope, table, 0, torch.tensor([length]))
+        attend = PrefillAttend(
+            cache, model.slow.ops, rope, table, torch.tensor([0]), torch.tensor([length])
+        )
         hidden = [model.slow(columns.T[None, :length], attend)[:, -1]]
         for position in range(length, length + FORCED_FRAMES):
             attend = DecodeAttend(

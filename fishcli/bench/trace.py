@@ -1,0 +1,100 @@
+"""What the device does while the engine runs: busy, idle, and what the host waits for.
+
+Read from a profiler trace of the real engine loop, since a loop that looks asynchronous may
+still wait (event and device synchronisation pass torch's sync debug mode unseen).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
+
+from fishcli.engine import Engine, ListSource
+from fishcli.pipeline.build import build_engine
+from fishcli.pipeline.memory import Need, plan_memory
+from fishcli.pipeline.models import Models
+from fishcli.records import Request, Sampling
+
+WARM_UP_LOOKS, TRACED_FRAMES = 10, 500
+PROMPT_COLUMNS = 64
+# Calls that return only when all work queued so far is done.
+NEWEST_WAITS = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpy"})
+
+
+def trace_engine(models: Models, slots: int, frames: int = TRACED_FRAMES) -> dict[str, Any]:
+    """Trace ``frames`` frames of ``slots`` rows that never end meanwhile.
+
+    ``device_idle``: share of the traced span in which no kernel ran. ``host_waits_per_frame``:
+    calls that wait for the newest work. ``kernels_us``: microseconds a frame by kernel.
+    """
+    engine = _engine(models, slots, frames)
+    generator = engine.generate(ListSource(_requests(models, slots, frames)))
+    for _ in range(WARM_UP_LOOKS):
+        next(generator)
+    begun = engine.stats.frames
+    with profile(
+        activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True
+    ) as traced:
+        while engine.stats.frames < begun + frames:
+            next(generator)
+    generator.close()
+    return _figures(traced.events(), engine.stats.frames - begun)
+
+
+def _engine(models: Models, slots: int, frames: int) -> Engine:
+    need = Need(PROMPT_COLUMNS, 2 * frames, has_references=False)
+    config = models.checkpoint.config
+    memory = plan_memory(config, models.weight_bytes, need, slots, models.device, models.dtype)
+    return build_engine(models, memory)
+
+
+def _requests(models: Models, slots: int, frames: int) -> list[Request]:
+    config = models.ar.config
+    prompt = torch.zeros(1 + config.num_codebooks, PROMPT_COLUMNS, dtype=torch.int32)
+    prompt[0] = torch.arange(PROMPT_COLUMNS)
+    return [
+        Request(str(slot), prompt, Sampling(), slot, 2 * frames, ignore_stop=True)
+        for slot in range(slots)
+    ]
+
+
+def _figures(events: Any, frames: int) -> dict[str, Any]:
+    kernels: list[tuple[float, float]] = []
+    by_name: defaultdict[str, float] = defaultdict(float)
+    waits = 0
+    for event in events:
+        span = event.time_range
+        if event.device_type == DeviceType.CUDA:
+            kernels.append((span.start, span.end))
+            by_name[_short(event.name)] += span.end - span.start
+        elif event.name in NEWEST_WAITS:
+            waits += 1
+    busy, span = _busy(sorted(kernels))
+    return {
+        "frames": frames,
+        "device_idle": 1 - busy / span,
+        "host_waits_per_frame": waits / frames,
+        "busy_us_per_frame": busy / frames,
+        "span_us_per_frame": span / frames,
+        "kernels_us": {
+            name: total / frames for name, total in sorted(by_name.items(), key=lambda kv: -kv[1])
+        },
+    }
+
+
+def _busy(spans: list[tuple[float, float]]) -> tuple[float, float]:
+    """Length of the union of sorted spans, and from the first start to the last end."""
+    busy, end = 0.0, spans[0][0]
+    for start, stop in spans:
+        busy += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return busy, end - spans[0][0]
+
+
+def _short(name: str) -> str:
+    """A kernel's name without its template arguments and parameters."""
+    return name.partition("<")[0].partition("(")[0].removeprefix("void ").strip()[-60:]
