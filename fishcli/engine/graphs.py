@@ -7,7 +7,9 @@ into one memory pool: a smaller graph then fits into what a larger one reserved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -36,6 +38,19 @@ def tiles(slots: int, tile: int) -> list[slice]:
     return [slice(start, start + tile) for start in range(0, slots, tile)]
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection inside: freeing another graph would break a capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class GraphPool:
     """Captures work into CUDA graphs that share one memory pool.
 
@@ -56,7 +71,10 @@ class GraphPool:
         torch.cuda.current_stream(self._device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # Other threads may allocate meanwhile; only this thread's work is captured.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with (
+            _no_collection(),
+            torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+        ):
             work()
         return graph
 
