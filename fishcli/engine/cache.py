@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,15 +41,23 @@ class PagedCache:
         self.capacity = capacity
         max_blocks = -(-capacity // BLOCK_SIZE)
         self.table = torch.zeros(slots, max_blocks, dtype=torch.int32, device=like.device)
+        self._last_tables: list[list[int]] = []
 
     def set_table(self, tables: list[list[int]]) -> None:
-        """Replace the whole table, one list of blocks a slot, by an asynchronous copy."""
-        host = torch.zeros(self.table.shape, dtype=torch.int32)
+        """Replace the whole table, one list of blocks a slot, by an asynchronous copy.
+
+        Nothing is copied where nothing changed: most frames begin no new block.
+        """
+        if tables == self._last_tables:
+            return
+        self._last_tables = tables
+        host = np.zeros(self.table.shape, dtype=np.int32)
         for slot, blocks in enumerate(tables):
-            host[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+            host[slot, : len(blocks)] = blocks
+        source = torch.from_numpy(host)
         if self.table.is_cuda:
-            host = host.pin_memory()
-        self.table.copy_(host, non_blocking=True)
+            source = source.pin_memory()  # pageable memory would make the copy wait
+        self.table.copy_(source, non_blocking=True)
 
     def layer(self, layer: int, table: Tensor) -> PagedKV:
         """One layer's blocks, seen through some rows of a table."""

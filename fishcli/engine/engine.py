@@ -96,6 +96,11 @@ class Engine:
         """Rows in slots."""
         return len(self._scheduler.running)
 
+    @property
+    def rows(self) -> list[Running]:
+        """The rows in slots."""
+        return list(self._scheduler.running.values())
+
     def generate(self, source: RequestSource) -> Generator[list[FinishedCodes], None, None]:
         """Yield groups of finished rows until ``source`` is exhausted.
 
