@@ -11,50 +11,10 @@ from fishcli.engine import (
     ListSource,
     ModelRunner,
 )
-from fishcli.engine.cache import DecodeAttend, PagedCache, PrefillAttend
 from fishcli.model import load_ar
-from fishcli.model.fast import FrameCache
 from fishcli.records import Request, Sampling
 from tests.conftest import CPU, TOY, golden_json, golden_tensors, relative_error
-
-NAMES = [case["name"] for case in golden_json("prompts")["cases"]]
-FORCED_FRAMES = 6
-CAPACITY = 512
-
-
-def teacher_forced(model, name):
-    """semantic logits with the stop last (7, V + 1), fast inputs (7, dim), residuals (6, 9, V)."""
-    prompt = golden_tensors("prompts")[f"prompt.{name}"].long()
-    codes = golden_tensors("forced")[f"{name}.forced_codes"].long()
-    start = model.config.semantic_start
-    columns = torch.cat([prompt, torch.cat([codes[:1] + start, codes])], dim=1)
-    length = prompt.shape[1]
-    blocks = CAPACITY // BLOCK_SIZE
-    cache = PagedCache(model.config.slow, 1, blocks, CAPACITY, model.slow.embeddings.weight)
-    table = torch.arange(1, blocks + 1, dtype=torch.int32)[None]
-    rope = model.slow.rope
-    with torch.inference_mode():
-        attend = PrefillAttend(
-            cache, model.slow.ops, rope, table, torch.tensor([0]), torch.tensor([length])
-        )
-        hidden = [model.slow(columns.T[None, :length], attend)[:, -1]]
-        for position in range(length, length + FORCED_FRAMES):
-            attend = DecodeAttend(
-                cache, model.slow.ops, None, rope, table, torch.tensor([position])
-            )
-            hidden.append(model.slow(columns[None, :, position], attend))
-        states = torch.cat(hidden)
-        residual = forced_residuals(model, states[:FORCED_FRAMES], codes.T)
-        return model.slow.logits(states), model.fast.project(states), residual
-
-
-def forced_residuals(model, hidden, codes):
-    """All frames as one batch of rows: hidden (frames, dim), codes (frames, codebooks)."""
-    cache = FrameCache.allocate(model.config, len(hidden), model.slow.embeddings.weight)
-    logits = [model.fast.first(hidden, codes[:, 0], cache)]
-    for codebook in range(2, model.config.num_codebooks):
-        logits.append(model.fast.next(codes[:, codebook - 1], codebook, cache))
-    return torch.stack(logits, dim=1)
+from tests.engine.forced import CAPACITY, NAMES, teacher_forced
 
 
 @pytest.mark.parametrize("name", NAMES)

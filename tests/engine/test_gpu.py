@@ -16,11 +16,11 @@ from fishcli.engine.scheduler import Stretch
 from fishcli.kernels.ops import choose_ops
 from fishcli.model import load_ar
 from fishcli.records import Request, Sampling
-from tests.conftest import TOY, golden_json, golden_tensors
+from tests.conftest import TOY, golden_tensors, relative_error
+from tests.engine.forced import NAMES, teacher_forced
 
 pytestmark = pytest.mark.gpu
 
-NAMES = [case["name"] for case in golden_json("prompts")["cases"]]
 CAPACITY = 512
 
 
@@ -73,6 +73,29 @@ def mixed(count, **options):
 
 def same(one, other):
     return all(torch.equal(one[key].codes, other[key].codes) for key in one)
+
+
+def forced_errors(model, name):
+    """Largest deviations from float32 golden results, in units of the largest value."""
+    golden = golden_tensors("forced")
+    semantic, hidden, residual = (part.cpu() for part in teacher_forced(model, name))
+    return [
+        relative_error(semantic[:, :-1], golden[f"{name}.semantic_logits"]),
+        relative_error(hidden, golden[f"{name}.hidden"]),
+        relative_error(residual, golden[f"{name}.residual_logits"]),
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forced_runs_agree_with_golden_in_float32(model, name):
+    assert max(forced_errors(model, name)) < 5e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forced_runs_in_bfloat16_stay_within_two_percent(name):
+    ops = choose_ops(torch.device("cuda", 0)).ops
+    model = load_ar(TOY, torch.device("cuda", 0), torch.bfloat16, ops)
+    assert max(forced_errors(model, name)) < 0.02
 
 
 @pytest.mark.parametrize("captured", [True, False])
