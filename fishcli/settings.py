@@ -54,6 +54,7 @@ class SynthSettings:
     deterministic: bool
     max_batch_size: int | None  # slots of the engine; None: chosen from free memory
     plan_window: int  # rows ordered together
+    cuda_graph: bool = True  # on a GPU: frames and prompts captured, not launched one by one
     reference: Reference | None = None  # for rows that name no voice
     voice_pool: Path | None = None  # folder; a voice for each row by hash of its id
     retry_failed: bool = False

@@ -88,7 +88,13 @@ def test_a_wrong_value_in_a_file_names_the_range():
 def test_run_wide_settings_leave_out_what_changes_no_file():
     plain = SynthSettings.defaults().run_wide()
     harmless = settings(
-        device="cpu", max_batch_size=4, plan_window=10, retry_failed=True, limit=3, time_limit_s=9.0
+        device="cpu",
+        max_batch_size=4,
+        plan_window=10,
+        cuda_graph=False,
+        retry_failed=True,
+        limit=3,
+        time_limit_s=9.0,
     )
     assert harmless.run_wide() == plain
 

@@ -58,6 +58,14 @@ Deterministic = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+NoCudaGraph = Annotated[
+    bool,
+    typer.Option(
+        "--no-cuda-graph",
+        help="On a GPU: launch every kernel from the host instead of replaying captured graphs.",
+        rich_help_panel=RUN,
+    ),
+]
 Temperature = Annotated[
     float | None,
     typer.Option(

@@ -28,6 +28,7 @@ def synth(  # noqa: PLR0913 - one parameter a flag
     device: options.Device = None,
     max_batch_size: options.MaxBatchSize = None,
     deterministic: options.Deterministic = False,
+    no_cuda_graph: options.NoCudaGraph = False,
     overwrite: options.Overwrite = False,
     retry_failed: Annotated[
         bool,
@@ -134,6 +135,7 @@ def synth(  # noqa: PLR0913 - one parameter a flag
         device=device,
         max_batch_size=options.batch_size(max_batch_size),
         deterministic=deterministic,
+        cuda_graph=not no_cuda_graph,
         overwrite=overwrite,
         retry_failed=retry_failed,
         limit=limit,

@@ -58,6 +58,7 @@ class LineSettings:
 
     file_format: FileFormat
     isolated: bool = False  # every row computed alone: the deterministic mode
+    cuda_graph: bool = True  # on a GPU: the engine's work captured as CUDA graphs
     concurrency: int | None = None  # rows in flight in a closed loop; None: as many as fit
     exact_frames: Mapping[str, int] | None = None  # benches: frames by row id, stops ignored
     finish_by: float | None = None  # time.monotonic() at which to take no more rows
@@ -95,7 +96,9 @@ class Line:
         self._threads = CpuThreads.for_device(models.device)
         self._error: BaseException | None = None
         self._error_lock = threading.Lock()
-        self._engine = build_engine(models, memory, deterministic=settings.isolated)
+        self._engine = build_engine(
+            models, memory, deterministic=settings.isolated, cuda_graph=settings.cuda_graph
+        )
         self._voices = VoiceBook(
             models.codec, models.checkpoint.codec_identity, deterministic=settings.isolated
         )

@@ -223,6 +223,7 @@ class _Run:
         return LineSettings(
             FileFormat(models.codec.sample_rate, settings.audio_format, settings.subtype),
             isolated=settings.deterministic,
+            cuda_graph=settings.cuda_graph,
             finish_by=finish_by,
             stop_by=stop_by,
         )

@@ -28,7 +28,7 @@ def test_synth_has_the_flags_of_the_design():
     wanted = (
         "model max-batch-size temperature top-p top-k max-new-tokens seed ref ref-text voice takes "
         "voice-pool format subtype layout retry-failed overwrite limit dry-run deterministic "
-        "time-limit plan-window device out"
+        "no-cuda-graph time-limit plan-window device out"
     )
     assert {f"--{name}" for name in wanted.split()} <= set(flags("synth"))
 
