@@ -116,28 +116,39 @@ class WriterPool:
         return jobs
 
     def _write_group(self, jobs: list[WriteJob]) -> None:
-        written = [(job, self._write(job.pcm)) for job in jobs]
-        for _, path in written:
-            if path is not None:
+        """Whole files under temporary names, then final names, then the records."""
+        paths = [
+            None if job.pcm is None else self._out.temporary_path(self._suffix) for job in jobs
+        ]
+        try:
+            for job, path in zip(jobs, paths, strict=True):
+                self._write(job.pcm, path)
+            for path in paths:
                 _sync(path)
+            records = self._place(jobs, paths)
+        except BaseException:
+            for path in paths:  # what is half done shall not fill the disk
+                if path is not None:
+                    path.unlink(missing_ok=True)
+            raise
+        self._ledger.append(records)
+        self._on_written(records)
+
+    def _write(self, pcm: Pcm | None, path: Path | None) -> None:
+        if pcm is not None and path is not None:
+            how = self._format
+            write_audio(path, pcm, how.sample_rate, how.container, how.subtype)
+
+    def _place(self, jobs: list[WriteJob], paths: list[Path | None]) -> list[Record]:
+        """Give the files their final names, durably; the records of the rows."""
         records, folders = [], set()
-        for job, path in written:
+        for job, path in zip(jobs, paths, strict=True):
             target = self._out.wav_path(job.record.id, self._suffix)
             records.append(self._settle(job.record, path, target))
             folders.add(target.parent)
         for folder in folders:
             fsync_folder(folder)
-        self._ledger.append(records)
-        self._on_written(records)
-
-    def _write(self, pcm: Pcm | None) -> Path | None:
-        """A whole file under a temporary name."""
-        if pcm is None:
-            return None
-        path = self._out.temporary_path(self._suffix)
-        file_format = self._format
-        write_audio(path, pcm, file_format.sample_rate, file_format.container, file_format.subtype)
-        return path
+        return records
 
     def _settle(self, record: Record, path: Path | None, target: Path) -> Record:
         """Give the file its final name. A row that now has none loses its old file."""
@@ -151,9 +162,10 @@ class WriterPool:
         return msgspec.structs.replace(record, file=name, bytes=size, time=now)
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def _sync(path: Path | None) -> None:
+    if path is not None:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def _disk_error(error: OSError) -> RunError:

@@ -126,24 +126,15 @@ class _Run:
             if str(path) != STDIN:
                 self._out.refuse_input(Path(path))
             source = row_source(manifest, self._settings)
-            with self._own_folder(checkpoint) as ledger:
+            settings = {"model": checkpoint.identity, **self._settings.run_wide()}
+            overwrite = self._settings.overwrite
+            self._out.check(settings, overwrite=overwrite)
+            with Ledger.open(self._out.path) as ledger:  # the lock: nobody else works here now
                 with self._interrupts.stoppable():
                     job = self._plan(checkpoint, source, ledger)
                 self._tell(job, str(path))
+                self._out.claim(settings, overwrite=overwrite)
                 return self._work(job)
-
-    def _own_folder(self, checkpoint: Checkpoint) -> Ledger:
-        """The folder's ledger, locked; a run that is refused leaves the folder as it was."""
-        settings = {"model": checkpoint.identity, **self._settings.run_wide()}
-        overwrite = self._settings.overwrite
-        self._out.check(settings, overwrite=overwrite)
-        ledger = Ledger.open(self._out.path)
-        try:
-            self._out.claim(settings, overwrite=overwrite)
-        except BaseException:
-            ledger.close()
-            raise
-        return ledger
 
     def _plan(self, checkpoint: Checkpoint, source: RowSource, ledger: Ledger) -> _Job:
         settings = self._settings
