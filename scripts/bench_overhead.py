@@ -27,7 +27,7 @@ import random
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -90,9 +90,7 @@ def measure(folder: Path, rows: int, repeats: int) -> dict[str, Any]:
     """Seconds of both, in turn, after one run of each that does not count."""
     manifest = folder / "rows.jsonl"
     write_manifest(manifest, rows)
-    settings = SynthSettings.from_json(
-        json.dumps(SETTINGS | {"model": "mini", "device": "cpu"}), "bench_overhead"
-    )
+    settings = replace(SynthSettings.defaults(), model="mini", device="cpu")
     models = load_models(resolve("mini", CPU), CPU)
     requests, memory = prepare(manifest, settings, models, folder)
     threads = CpuThreads.share_out(torch.get_num_threads())
@@ -124,20 +122,6 @@ def measure(folder: Path, rows: int, repeats: int) -> dict[str, Any]:
         "audio_s": round(report.audio_s, 1),
         "slots": memory.slots,
     }
-
-
-SETTINGS = {
-    "sampling": {"temperature": 0.8, "top_p": 0.8, "top_k": 30},
-    "max_new_tokens": 4096,
-    "seed": 0,
-    "takes": 1,
-    "audio_format": "wav",
-    "subtype": "PCM_16",
-    "layout": "flat",
-    "deterministic": False,
-    "max_batch_size": None,
-    "plan_window": 65536,
-}
 
 
 def write_manifest(path: Path, rows: int) -> None:
