@@ -16,6 +16,7 @@ from fishcli.kernels.sampling import CounterDraws, Draws, SamplingState
 from fishcli.kernels.triton_attention import AttentionWorkspace, paged_decode_attention
 from fishcli.kernels.triton_frame import frame_attention
 from fishcli.kernels.triton_heads import store_decode_qkv
+from fishcli.kernels.triton_prefill import paged_prefill_attention
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ FUSED = Ops(
     store_decode_qkv=store_decode_qkv,
     attention_workspace=AttentionWorkspace.allocate,
     paged_decode_attention=paged_decode_attention,
-    paged_prefill_attention=PLAIN.paged_prefill_attention,
+    paged_prefill_attention=paged_prefill_attention,
     frame_attention=frame_attention,
     sample_semantic=sample_semantic,
     sample_residual=sample_residual,

@@ -92,6 +92,7 @@ def without_attention_kernel(ops: Ops) -> Ops:
         name=f"{ops.name}, plain attention",
         attention_workspace=PLAIN.attention_workspace,
         paged_decode_attention=PLAIN.paged_decode_attention,
+        paged_prefill_attention=PLAIN.paged_prefill_attention,
     )
 
 
