@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fishcli.card import write_card
 from fishcli.errors import RowError, RunError
 from fishcli.fingerprint import Fingerprinter
 from fishcli.ledger import Ledger, Record
@@ -65,7 +66,7 @@ _encode = msgspec.json.Encoder().encode
 def write_results(
     plan: Plan, ledger: Ledger, fingerprinter: Fingerprinter, out: OutputFolder
 ) -> None:
-    """Write both tables for all rows of ``plan`` as the ledger knows them now.
+    """Write both tables for all rows of ``plan`` as the ledger knows them now, and the card.
 
     A record whose fingerprint is no longer the row's counts as not there: its file says
     something else. Raises :class:`RunError` if the disk refuses or the manifest changed.
@@ -77,6 +78,7 @@ def write_results(
 
     try:
         atomic_write(out.path / "results.parquet", with_table)
+        write_card(out)
     except OSError as error:
         raise RunError(f"cannot write the results: {error.strerror or error}") from error
 

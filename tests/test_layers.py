@@ -18,6 +18,7 @@ PLANNING = {
     "outdir",
     "ledger",
     "plan",
+    "card",
     "results",
     "metrics",
     "plots",
