@@ -44,6 +44,13 @@ class DualAR(nn.Module):
         self.fast.derive()
         return self.requires_grad_(False).eval()
 
+    def with_ops(self, ops: Ops) -> DualAR:
+        """The same weights, not copied, to run with other ``ops``."""
+        with torch.device("meta"):
+            twin = DualAR(self.config, ops)
+        twin.load_state_dict(self.state_dict(), assign=True)
+        return twin.ready()
+
     def checkpoint_tensors(self) -> dict[str, Tensor]:
         """Our parameters under the checkpoint's names; stacked ones as views of their parts."""
         tensors: dict[str, Tensor] = {}

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from fishcli.errors import RunError
+from fishcli.kernels.ops import PLAIN
 from fishcli.model import ModelConfig, load_ar, random_ar
 from fishcli.model.loader import DualAR
 from tests.conftest import CPU, TOY
@@ -150,3 +152,26 @@ def test_random_weights_repeat_with_their_seed():
     third = random_ar(config, CPU, torch.float32, seed=6)
     assert torch.equal(one.slow.embeddings.weight, other.slow.embeddings.weight)
     assert not torch.equal(one.slow.embeddings.weight, third.slow.embeddings.weight)
+
+
+def test_other_ops_run_with_the_same_weights(toy_ar):
+    calls = []
+
+    def counted_norm(*arguments):
+        calls.append(arguments)
+        return PLAIN.rms_norm(*arguments)
+
+    twin = toy_ar.with_ops(replace(PLAIN, rms_norm=counted_norm))
+    pairs = zip(toy_ar.named_parameters(), twin.named_parameters(), strict=True)
+    assert all(
+        name == other and mine.data_ptr() == theirs.data_ptr()
+        for (name, mine), (other, theirs) in pairs
+    )
+    assert torch.equal(twin.slow.head, toy_ar.slow.head)
+    hidden = torch.ones(2, toy_ar.config.slow.dim)
+
+    def attend(layer, qkv, heads):
+        return qkv[:, : -2 * heads.kv_heads * heads.head_dim]
+
+    assert torch.equal(twin.slow.run(hidden, attend), toy_ar.slow.run(hidden, attend))
+    assert len(calls) == 1
