@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fishcli.bench.ablate_engine import engine_ablations
+from fishcli.bench.ablate_pipeline import pipeline_ablations
+from fishcli.bench.machine import commit, machine
 from fishcli.bench.parts import bytes_per_frame, codec_figures, frame_figures, read_bandwidth
 from fishcli.bench.rows import BenchRows, ReferenceKind, longest_text, make_rows
 from fishcli.bench.trace import trace_engine
@@ -27,9 +28,9 @@ from fishcli.pipeline.interrupt import Interrupts
 from fishcli.pipeline.line import Line, LineSettings, Observer
 from fishcli.pipeline.memory import Need, plan_memory
 from fishcli.pipeline.models import Models, load_models, pick_device, pick_ops
-from fishcli.pipeline.synthesis import device_name
 from fishcli.records import MAX_NEW_TOKENS_LIMIT, check_range
 from fishcli.report import Spread, host_memory_gb
+from fishcli.settings import MAX_BATCH_SIZE_LIMIT
 from fishcli.writer import FileFormat
 
 SCHEMA = 1
@@ -47,26 +48,40 @@ class BenchSettings:
     concurrency: tuple[int, ...] = (1, 8, 16)
     frames: tuple[int, ...] = ()  # batch sizes at which the engine's frame is timed alone
     trace: tuple[int, ...] = ()  # batch sizes at which the engine loop is profiled
+    ablate: bool = False  # whether every optimisation is also measured without it
+    cuda_graph: bool = True  # on a GPU: the engine's work captured as CUDA graphs
     max_batch_size: int | None = None
     rows: int | None = None  # None: ROWS_PER_SLOT times the concurrency
     reference: ReferenceKind = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.concurrency or self.frames or self.trace):
+        if not (self.concurrency or self.frames or self.trace or self.ablate):
             raise UsageError("nothing to measure: name a concurrency, or batch sizes of frames")
         for name in ("concurrency", "frames", "trace"):
             for number in getattr(self, name):
-                check_range(name, number, 1, 1024)
+                check_range(name, number, 1, MAX_BATCH_SIZE_LIMIT)
+        if self.max_batch_size is not None:
+            check_range("max_batch_size", self.max_batch_size, 1, MAX_BATCH_SIZE_LIMIT)
         if self.reference not in ("none", "shared", "unique"):
             raise UsageError(f"reference is {self.reference!r}: allowed is none, shared or unique")
         if self.rows is not None:
             check_range("rows", self.rows, 1, 10**6)
 
+    def slots(self, concurrency: int) -> int:
+        """Slots of the engine with so many rows in flight."""
+        return self.max_batch_size or concurrency
+
 
 def run_bench(settings: BenchSettings, observer: Observer) -> dict[str, Any]:
-    """Measure, and return the document that is written as JSON. Times in seconds."""
+    """Measure, and return the document that is written as JSON. Times in seconds.
+
+    What is not measured is absent. A run has ``device_idle`` and ``host_waits_per_frame``
+    where the engine was also traced at its batch size: profiling the run itself would slow it.
+    """
     device = pick_device(settings.device)
+    if settings.trace and device.type != "cuda":
+        raise UsageError(f"trace needs a CUDA device, not {device}")
     checkpoint = resolve(settings.model, device)
     for notice in checkpoint.notices:
         observer.note(notice)
@@ -92,60 +107,50 @@ def run_bench(settings: BenchSettings, observer: Observer) -> dict[str, Any]:
         "codec": codec_figures(models),
         "frames": [],
         "traces": [],
+        "ablations": [],
         "runs": [],
     }
-    for slots in settings.frames:
-        observer.note(f"one frame at batch {slots}")
-        document["frames"].append({"slots": slots} | frame_figures(models, slots))
-    for slots in settings.trace:
-        observer.note(f"tracing the engine at batch {slots}")
-        document["traces"].append({"slots": slots} | trace_engine(models, slots))
+    if load_memory is not None:
+        document["load_memory_gb"] = load_memory
+    _parts(models, settings, document, observer)
     for concurrency in settings.concurrency:
         run = _measure(models, settings, concurrency, observer)
-        memory = {} if load_memory is None else {"load_memory_gb": load_memory}
-        document["runs"].append(run | memory)
+        document["runs"].append(run | _known(document, run["max_batch_size"]))
     return document
 
 
-def machine(device: torch.device) -> dict[str, Any]:
-    """What figures depend on."""
-    try:
-        import triton  # noqa: PLC0415 - not on every platform
-
-        triton_version = str(triton.__version__)
-    except ImportError:
-        triton_version = "absent"
-    return {
-        "gpu": device_name(device) if device.type == "cuda" else "none",
-        "gpus": 1 if device.type == "cuda" else 0,
-        "cpu_cores": len(os.sched_getaffinity(0)),
-        "torch": str(torch.__version__),
-        "triton": triton_version,
-        "python": platform.python_version(),
-    }
-
-
-def commit() -> str:
-    """The commit of the checkout this runs from, with ``+`` if it is changed; else empty."""
-    head, changed = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain", "-uno")
-    return head + ("+" if changed else "")
+def _parts(
+    models: Models, settings: BenchSettings, document: dict[str, Any], observer: Observer
+) -> None:
+    """What the engine does alone, into ``document``."""
+    graphs = settings.cuda_graph
+    for slots in settings.frames:
+        observer.note(f"one frame at batch {slots}")
+        figures = frame_figures(models, slots, cuda_graph=graphs)
+        document["frames"].append({"slots": slots} | figures)
+    for slots in settings.trace:
+        observer.note(f"tracing the engine at batch {slots}")
+        traced = trace_engine(models, slots, cuda_graph=graphs)
+        document["traces"].append({"slots": slots} | traced)
+    if settings.ablate:
+        for ablation in chain(engine_ablations(models), pipeline_ablations(models)):
+            observer.note(f"measured without and with: {ablation.name}, {ablation.measured}")
+            document["ablations"].append(asdict(ablation))
 
 
-def _git(*command: str) -> str:
-    here = str(Path(__file__).parent)
-    try:
-        done = subprocess.run(
-            ["git", "-C", here, *command], capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return ""
-    return done.stdout.strip()
+def _known(document: dict[str, Any], slots: int) -> dict[str, float]:
+    """Figures of a run that were measured beside it."""
+    known = {key: document[key] for key in ("load_memory_gb",) if key in document}
+    for traced in document["traces"]:
+        if traced["slots"] == slots:
+            known |= {key: traced[key] for key in ("device_idle", "host_waits_per_frame")}
+    return known
 
 
 def _measure(
     models: Models, settings: BenchSettings, concurrency: int, observer: Observer
 ) -> dict[str, Any]:
-    slots = settings.max_batch_size or concurrency
+    slots = settings.slots(concurrency)
     count = settings.rows or ROWS_PER_SLOT * concurrency
     overhead = PROMPT_OVERHEAD + (0 if settings.reference == "none" else REFERENCE_POSITIONS)
     longest = longest_text(models.checkpoint.config.slow.max_seq_len, overhead)
@@ -155,30 +160,38 @@ def _measure(
         rows = make_rows(count, longest, settings.reference, folder, settings.seed)
         warm = make_rows(min(count, 2 * slots), longest, settings.reference, folder, 10**6)
         observer.note(f"concurrency {concurrency}: warming up")
-        _run(models, warm, slots, concurrency, folder / "warm", observer)
+        _run(models, settings, warm, concurrency, folder / "warm", observer)
         _reset_peak(models.device)
         observer.note(f"concurrency {concurrency}: {count} rows")
-        line, metrics, wall_s = _run(models, rows, slots, concurrency, folder / "run", observer)
+        line, metrics, wall_s = _run(models, settings, rows, concurrency, folder / "run", observer)
         figures |= _row_figures(metrics, wall_s)
     figures["max_batch_size"] = slots
     figures["reference"] = settings.reference
     figures["occupancy"] = line.engine_stats.occupancy(slots)
     figures["stages"] = asdict(line.stage_times)
     figures["peak_memory_gb"] = _peak_gb(models.device)
-    del line
-    return figures | frame_figures(models, slots)
+    del line  # its cache must not stand in the way of the next one
+    return figures | frame_figures(models, slots, cuda_graph=settings.cuda_graph)
 
 
 def _run(
-    models: Models, rows: BenchRows, slots: int, concurrency: int, folder: Path, observer: Observer
+    models: Models,
+    settings: BenchSettings,
+    rows: BenchRows,
+    concurrency: int,
+    folder: Path,
+    observer: Observer,
 ) -> tuple[Line, RunMetrics, float]:
+    """One pass of ``rows`` through a whole line, into files; the last result is its seconds."""
     random = models.checkpoint.weights == "random"
     longest_text_bytes = max(len(row.text.encode()) for row in rows.rows)
     has_references = rows.rows[0].reference is not None
     budget = rows.longest if random else frame_budget_of(rows.longest, MAX_NEW_TOKENS_LIMIT)
     need = Need(PROMPT_OVERHEAD + longest_text_bytes, budget, has_references)
-    checkpoint, device = models.checkpoint, models.device
-    memory = plan_memory(checkpoint.config, models.weight_bytes, need, slots, device, models.dtype)
+    checkpoint, slots = models.checkpoint, settings.slots(concurrency)
+    memory = plan_memory(
+        checkpoint.config, models.weight_bytes, need, slots, models.device, models.dtype
+    )
     if memory.note:
         observer.note(memory.note)
     out = OutputFolder(folder)
@@ -186,6 +199,7 @@ def _run(
     line_settings = LineSettings(
         FileFormat(models.codec.sample_rate, "wav", "PCM_16"),
         concurrency=concurrency,
+        cuda_graph=settings.cuda_graph,
         exact_frames=rows.frames if random else None,
     )
     metrics = RunMetrics(len(rows.rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.table import Column, Table
@@ -29,6 +29,19 @@ LINES = (
     ("prefill of a full batch, ms", "prefill_ms", ".1f"),
     ("peak memory, GB", "peak_memory_gb", ".1f"),
 )
+
+
+def tables(document: Mapping[str, Any]) -> Iterator[Table]:
+    """What was measured, then what others state."""
+    if document["frames"]:
+        yield frames_table(document)
+    for traced in document["traces"]:
+        yield trace_table(traced)
+    if document["ablations"]:
+        yield ablation_table(document)
+    if document["runs"]:
+        yield run_table(document)
+    yield published_table()
 
 
 def run_table(document: Mapping[str, Any]) -> Table:
@@ -80,6 +93,26 @@ def trace_table(traced: Mapping[str, Any]) -> Table:
     table = Table("kernel", Column("µs a frame", justify="right"), title=title)
     for name, microseconds in list(traced["kernels_us"].items())[:TRACED_KERNELS]:
         table.add_row(name, f"{microseconds:.0f}")
+    return table
+
+
+def ablation_table(document: Mapping[str, Any]) -> Table:
+    """One line a figure of every optimisation: without it, with it, and their ratio."""
+    columns = ("without", "with", "factor")
+    table = Table(
+        "optimisation",
+        "measured",
+        "figure",
+        *(Column(name, justify="right") for name in columns),
+        title=f"what each optimisation of {document['model']} is worth",
+    )
+    for line in document["ablations"]:
+        what = [line["name"], line["measured"]]
+        for figure, off in line["off"].items():
+            on = line["on"][figure]
+            factor = f"{off / on:.2f}" if on else ""
+            table.add_row(*what, figure, f"{off:.3g}", f"{on:.3g}", factor)
+            what = ["", ""]
     return table
 
 

@@ -25,13 +25,15 @@ PROMPT_COLUMNS = 64
 NEWEST_WAITS = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpy"})
 
 
-def trace_engine(models: Models, slots: int, frames: int = TRACED_FRAMES) -> dict[str, Any]:
+def trace_engine(
+    models: Models, slots: int, frames: int = TRACED_FRAMES, *, cuda_graph: bool = True
+) -> dict[str, Any]:
     """Trace ``frames`` frames of ``slots`` rows that never end meanwhile.
 
     ``device_idle``: share of the traced span in which no kernel ran. ``host_waits_per_frame``:
     calls that wait for the newest work. ``kernels_us``: microseconds a frame by kernel.
     """
-    engine = _engine(models, slots, frames)
+    engine = _engine(models, slots, frames, cuda_graph=cuda_graph)
     generator = engine.generate(ListSource(_requests(models, slots, frames)))
     for _ in range(WARM_UP_LOOKS):
         next(generator)
@@ -45,11 +47,11 @@ def trace_engine(models: Models, slots: int, frames: int = TRACED_FRAMES) -> dic
     return _figures(traced.events(), engine.stats.frames - begun)
 
 
-def _engine(models: Models, slots: int, frames: int) -> Engine:
+def _engine(models: Models, slots: int, frames: int, *, cuda_graph: bool) -> Engine:
     need = Need(PROMPT_COLUMNS, 2 * frames, has_references=False)
     config = models.checkpoint.config
     memory = plan_memory(config, models.weight_bytes, need, slots, models.device, models.dtype)
-    return build_engine(models, memory)
+    return build_engine(models, memory, cuda_graph=cuda_graph)
 
 
 def _requests(models: Models, slots: int, frames: int) -> list[Request]:

@@ -41,6 +41,11 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
             help="Batch sizes at which the engine is profiled: device idle, waits, kernels.",
         ),
     ] = [],  # noqa: B006 - Typer copies it
+    ablate: Annotated[
+        bool,
+        typer.Option("--ablate", help="Measure each optimisation against doing without it."),
+    ] = False,
+    no_cuda_graph: options.NoCudaGraph = False,
     max_batch_size: Annotated[
         int | None,
         typer.Option(metavar="N", help="Slots of the engine.", show_default="the concurrency"),
@@ -62,7 +67,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
     from rich.console import Console  # noqa: PLC0415
 
     from fishcli.bench import BenchSettings, run_bench  # noqa: PLC0415 - loads torch
-    from fishcli.bench.table import frames_table, published_table, run_table, trace_table  # noqa: PLC0415
+    from fishcli.bench.table import tables  # noqa: PLC0415
     from fishcli.cli.progress import observer  # noqa: PLC0415
     from fishcli.outdir import atomic_write  # noqa: PLC0415
 
@@ -72,6 +77,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
         concurrency=_numbers("concurrency", concurrency),
         frames=_numbers("frames", frames),
         trace=_numbers("trace", trace),
+        ablate=ablate,
+        cuda_graph=not no_cuda_graph,
         max_batch_size=max_batch_size,
         rows=rows,
         reference=reference,  # type: ignore[arg-type]  # the dataclass checks it
@@ -83,13 +90,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
         json_file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(json_file, msgspec.json.format(msgspec.json.encode(document), indent=1))
     console = Console()
-    if document["frames"]:
-        console.print(frames_table(document))
-    for traced in document["traces"]:
-        console.print(trace_table(traced))
-    if document["runs"]:
-        console.print(run_table(document))
-    console.print(published_table())
+    for table in tables(document):
+        console.print(table)
 
 
 def _numbers(name: str, values: list[str]) -> tuple[int, ...]:
