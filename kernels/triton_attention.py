@@ -7,8 +7,9 @@ enough of them in flight. Hence one program reads for all query heads of a KV he
 row is cut into partitions, so that a few long rows fill the chip too.
 
 A partition is PARTITION positions for every row, batch and table: the order of a row's sums,
-and so its bits, depend on the row alone. Partial results go to a workspace of the caller's
-and are merged in the order of the positions.
+and so its bits, depend on the row alone. Partial results go to a workspace of the caller's;
+the last of a row's programs to finish merges them in the order of the positions, which
+spares a second launch. A row of one partition needs none of this.
 """
 
 from __future__ import annotations
@@ -23,26 +24,28 @@ from torch import Tensor
 from fishcli.kernels.reference import PagedKV
 from fishcli.kernels.triton_heads import check_blocks
 
-PARTITION = 256  # positions whose sums are taken in one go
-TILE = 64  # positions of a step of the loop; 16 kB of keys and 16 kB of values
-STAGES = 5  # two tiles in flight, a program: the blocks of a tile are a load before its keys
-WARPS = 4
-MERGE_TILE = 8  # partitions merged in one go
-PROGRAMS = 4096  # about eight programs for each place on the chip
+PARTITION = 512  # positions whose sums are taken in one go
+TILE = 32  # positions of a step of the loop; 8 kB of keys and 8 kB of values
+STAGES = 4  # tiles in flight, a program: with the warps, they decide how many fit on the chip
+WARPS = 2  # few: they meet at barriers in every step
+PROGRAMS = 1024  # about two for each place on the chip; those without a partition cost too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionWorkspace:
-    """Unmerged results of the partitions, float32; contents mean nothing between calls.
+    """Unmerged results of the partitions, float32, which mean nothing between calls.
 
     sums: (rows, heads, partitions, head_dim), weighted values; peaks, totals: (rows, heads,
     partitions), the largest score in units of log 2 and the sum of 2 ** (score - peak).
-    One serves all layers, being free again when a call's kernels have run.
+    tickets: (rows, heads) int32, programs that have finished, by row and KV head; 0 between
+    calls. One workspace serves all layers of a stream, being free again when a call's kernel
+    has run.
     """
 
     sums: Tensor
     peaks: Tensor
     totals: Tensor
+    tickets: Tensor
 
     @classmethod
     def allocate(
@@ -51,7 +54,9 @@ class AttentionWorkspace:
         """For batches of up to ``rows`` rows whose tables span up to ``max_positions``."""
         shape = (rows, heads, triton.cdiv(max_positions, PARTITION))
         sums = torch.empty(*shape, head_dim, device=device)
-        return cls(sums, torch.empty(shape, device=device), torch.empty(shape, device=device))
+        peaks, totals = (torch.empty(shape, device=device) for _ in range(2))
+        tickets = torch.zeros(rows, heads, dtype=torch.int32, device=device)
+        return cls(sums, peaks, totals, tickets)
 
 
 def paged_decode_attention(
@@ -77,8 +82,7 @@ def paged_decode_attention(
         return out
     # A program takes every strides-th partition of its row: which one takes a partition
     # changes nothing in the result, so full batches need no programs for unlikely lengths.
-    strides = min(partitions, max(4, PROGRAMS // (rows * kv_heads)))
-    sizes = {"HEADS": heads, "HEAD_DIM": head_dim, "PARTITION": PARTITION}
+    strides = min(partitions, max(1, PROGRAMS // (rows * kv_heads)))
     _partition_kernel[(kv_heads, rows, strides)](
         q,
         kv.keys,
@@ -89,29 +93,21 @@ def paged_decode_attention(
         sums,
         peaks,
         totals,
+        workspace.tickets,
         kv.table.stride(0),
+        kv.table.shape[1],
         sums.shape[2],
         head_dim**-0.5,
+        HEADS=heads,
         KV_HEADS=kv_heads,
+        HEAD_DIM=head_dim,
         BLOCK_SIZE=kv.block_size,
+        PARTITION=PARTITION,
         TILE=TILE,
         QUERIES=max(16, triton.next_power_of_2(heads // kv_heads)),
-        **sizes,
         num_warps=WARPS,
         num_stages=STAGES,
     )
-    if partitions > 1:
-        _merge_kernel[(heads, rows)](
-            sums,
-            peaks,
-            totals,
-            last,
-            out,
-            sums.shape[2],
-            MERGE_TILE=MERGE_TILE,
-            **sizes,
-            num_warps=4,
-        )
     return out
 
 
@@ -126,7 +122,9 @@ def _partition_kernel(
     sums_ptr,
     peaks_ptr,
     totals_ptr,
+    tickets_ptr,
     table_stride,
+    table_width,
     room,
     scale,
     HEADS: tl.constexpr,
@@ -139,6 +137,11 @@ def _partition_kernel(
 ):
     """Program (kv head, row, s): partitions s, s + strides, … of a row, for its query heads."""
     kv_head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    table_ptr += row * table_stride
+    # Asked for before the length is known, so that the two waits are one; inside the table,
+    # since no program's first partition begins beyond it.
+    begin = tl.program_id(2) * PARTITION
+    next_block = tl.load(table_ptr + begin // BLOCK_SIZE)
     length = (tl.load(last_ptr + row) + 1).to(tl.int32)
     partitions = tl.cdiv(length, PARTITION)
     SHARE: tl.constexpr = HEADS // KV_HEADS
@@ -146,83 +149,140 @@ def _partition_kernel(
     used = query < SHARE
     heads = row * HEADS + kv_head * SHARE + query
     dims = tl.arange(0, HEAD_DIM)
-    q = tl.load(q_ptr + heads[:, None] * HEAD_DIM + dims[None, :], mask=used[:, None], other=0.0)
-    log2_scale = scale * 1.4426950408889634  # scores in units of log 2: exp2 is the fast one
+    places = heads[:, None] * HEAD_DIM + dims[None, :]
+    q = tl.load(q_ptr + places, mask=used[:, None], other=0.0)
     for partition in range(tl.program_id(2), partitions, tl.num_programs(2)):
         begin = partition * PARTITION
-        end = tl.minimum(begin + PARTITION, length)
-        peak = tl.full((QUERIES,), float("-inf"), tl.float32)
-        total = tl.zeros((QUERIES,), tl.float32)
-        sums = tl.zeros((QUERIES, HEAD_DIM), tl.float32)
-        for tile in range(begin, end, TILE):
-            positions = tile + tl.arange(0, TILE)
-            live = positions < end
-            entries = table_ptr + row * table_stride + positions // BLOCK_SIZE
-            blocks = tl.load(entries, mask=live, other=0).to(tl.int64)
-            slots = (blocks * KV_HEADS + kv_head) * BLOCK_SIZE + positions % BLOCK_SIZE
-            offsets = slots[:, None] * HEAD_DIM + dims[None, :]
-            keys = tl.load(keys_ptr + offsets, mask=live[:, None], other=0.0)
-            scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * log2_scale
-            scores = tl.where(live[None, :], scores, float("-inf"))
-            new_peak = tl.maximum(peak, tl.max(scores, 1))
-            shrink = tl.exp2(peak - new_peak)
-            weights = tl.exp2(scores - new_peak[:, None])
-            total = total * shrink + tl.sum(weights, 1)
-            values = tl.load(values_ptr + offsets, mask=live[:, None], other=0.0)
-            sums = tl.dot(
-                weights.to(values.dtype), values, sums * shrink[:, None], input_precision="ieee"
-            )
-            peak = new_peak
+        peak, total, sums = _partition_sums(
+            q,
+            keys_ptr,
+            values_ptr,
+            table_ptr,
+            table_width,
+            next_block,
+            kv_head,
+            begin,
+            tl.minimum(begin + PARTITION, length),
+            scale * 1.4426950408889634,  # scores in units of log 2: exp2 is the fast one
+            KV_HEADS,
+            HEAD_DIM,
+            BLOCK_SIZE,
+            TILE,
+            QUERIES,
+        )
+        if TILE <= BLOCK_SIZE:
+            following = (partition + tl.num_programs(2)) * PARTITION // BLOCK_SIZE
+            next_block = tl.load(table_ptr + tl.minimum(following, table_width - 1))
         if partitions == 1:
-            tl.store(
-                out_ptr + heads[:, None] * HEAD_DIM + dims[None, :],
-                (sums / total[:, None]).to(out_ptr.dtype.element_ty),
-                mask=used[:, None],
-            )
+            out = (sums / total[:, None]).to(out_ptr.dtype.element_ty)
+            tl.store(out_ptr + places, out, mask=used[:, None])
         else:
-            places = heads * room + partition
-            tl.store(sums_ptr + places[:, None] * HEAD_DIM + dims[None, :], sums, used[:, None])
-            tl.store(peaks_ptr + places, peak, mask=used)
-            tl.store(totals_ptr + places, total, mask=used)
+            part = heads * room + partition
+            tl.store(sums_ptr + part[:, None] * HEAD_DIM + dims[None, :], sums, used[:, None])
+            tl.store(peaks_ptr + part, peak, mask=used)
+            tl.store(totals_ptr + part, total, mask=used)
+    if partitions > 1 and tl.program_id(2) < partitions:
+        tl.debug_barrier()  # every thread has stored its part before the ticket says so
+        ticket_ptr = tickets_ptr + row * HEADS + kv_head
+        ticket = tl.atomic_add(ticket_ptr, 1, sem="acq_rel", scope="gpu")
+        if ticket == tl.minimum(tl.num_programs(2), partitions) - 1:
+            first = heads * room
+            out = _merged(
+                sums_ptr, peaks_ptr, totals_ptr, first, used, partitions, QUERIES, HEAD_DIM
+            )
+            tl.store(out_ptr + places, out.to(out_ptr.dtype.element_ty), mask=used[:, None])
+            tl.store(ticket_ptr, 0)
 
 
 @triton.jit
-def _merge_kernel(
+def _partition_sums(
+    q,
+    keys_ptr,
+    values_ptr,
+    table_ptr,
+    table_width,
+    next_block,
+    kv_head,
+    begin,
+    end,
+    log2_scale,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    QUERIES: tl.constexpr,
+):
+    """Largest score, sum of powers, weighted values of positions [begin, end) of a row.
+
+    q: (QUERIES, HEAD_DIM); ``next_block`` holds position ``begin``.
+    """
+    step = tl.arange(0, TILE)
+    dims = tl.arange(0, HEAD_DIM)
+    inside = step[:, None] * HEAD_DIM + dims[None, :]
+    peak = tl.full((QUERIES,), float("-inf"), tl.float32)
+    totals = tl.zeros((QUERIES, TILE), tl.float32)  # added up once, after the loop
+    sums = tl.zeros((QUERIES, HEAD_DIM), tl.float32)
+    for tile in range(begin, end, TILE):
+        live = tile + step < end
+        if TILE <= BLOCK_SIZE:  # a tile lies in one block, known a step ahead
+            slot = (next_block.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_SIZE
+            tile_begin = (slot + tile % BLOCK_SIZE) * HEAD_DIM
+            offsets = inside
+            following = tl.minimum((tile + TILE) // BLOCK_SIZE, table_width - 1)
+            next_block = tl.load(table_ptr + following)
+        else:
+            entries = table_ptr + (tile + step) // BLOCK_SIZE
+            blocks = tl.load(entries, mask=live, other=0).to(tl.int64)
+            slots = (blocks * KV_HEADS + kv_head) * BLOCK_SIZE + (tile + step) % BLOCK_SIZE
+            tile_begin = 0
+            offsets = slots[:, None] * HEAD_DIM + dims[None, :]
+        keys = tl.load(keys_ptr + tile_begin + offsets, mask=live[:, None], other=0.0)
+        scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * log2_scale
+        scores = tl.where(live[None, :], scores, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+        shrink = tl.exp2(peak - new_peak)
+        weights = tl.exp2(scores - new_peak[:, None])
+        totals = totals * shrink[:, None] + weights
+        values = tl.load(values_ptr + tile_begin + offsets, mask=live[:, None], other=0.0)
+        sums = tl.dot(
+            weights.to(values.dtype), values, sums * shrink[:, None], input_precision="ieee"
+        )
+        peak = new_peak
+    return peak, tl.sum(totals, 1), sums
+
+
+@triton.jit
+def _merged(
     sums_ptr,
     peaks_ptr,
     totals_ptr,
-    last_ptr,
-    out_ptr,
-    room,
-    HEADS: tl.constexpr,
+    first,
+    used,
+    partitions,
+    QUERIES: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    PARTITION: tl.constexpr,
-    MERGE_TILE: tl.constexpr,
 ):
-    """Program (head, row): the row's partitions, unless it has one, which is merged already."""
-    row = tl.program_id(1).to(tl.int64)
-    head = row * HEADS + tl.program_id(0)
-    partitions = (tl.load(last_ptr + row) // PARTITION + 1).to(tl.int32)
-    if partitions > 1:
-        dims = tl.arange(0, HEAD_DIM)
-        peak = tl.full((), float("-inf"), tl.float32)
-        total = tl.zeros((), tl.float32)
-        out = tl.zeros((HEAD_DIM,), tl.float32)
-        for first in range(0, partitions, MERGE_TILE):
-            chosen = first + tl.arange(0, MERGE_TILE)
-            live = chosen < partitions
-            places = head * room + chosen
-            peaks = tl.load(peaks_ptr + places, mask=live, other=float("-inf"))
-            totals = tl.load(totals_ptr + places, mask=live, other=0.0)
-            sums = tl.load(
-                sums_ptr + places[:, None] * HEAD_DIM + dims[None, :],
-                mask=live[:, None],
-                other=0.0,
-            )
-            new_peak = tl.maximum(peak, tl.max(peaks, 0))
-            shrink = tl.exp2(peak - new_peak)
-            weights = tl.exp2(peaks - new_peak)
-            total = total * shrink + tl.sum(weights * totals, 0)
-            out = out * shrink + tl.sum(weights[:, None] * sums, 0)
-            peak = new_peak
-        tl.store(out_ptr + head * HEAD_DIM + dims, (out / total).to(out_ptr.dtype.element_ty))
+    """Attention of query heads whose partitions lie from ``first`` (QUERIES,) on.
+
+    Read past the first-level cache: other processors of the chip have written them.
+    """
+    dims = tl.arange(0, HEAD_DIM)
+    peak = tl.full((QUERIES,), float("-inf"), tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    sums = tl.zeros((QUERIES, HEAD_DIM), tl.float32)
+    for partition in tl.range(0, partitions, num_stages=1):
+        place = first + partition
+        part_peak = tl.load(peaks_ptr + place, used, 0.0, cache_modifier=".cg")
+        part_total = tl.load(totals_ptr + place, used, 1.0, cache_modifier=".cg")
+        part = tl.load(
+            sums_ptr + place[:, None] * HEAD_DIM + dims[None, :],
+            mask=used[:, None],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        new_peak = tl.maximum(peak, part_peak)
+        shrink, weight = tl.exp2(peak - new_peak), tl.exp2(part_peak - new_peak)
+        total = total * shrink + part_total * weight
+        sums = sums * shrink[:, None] + part * weight[:, None]
+        peak = new_peak
+    return sums / total[:, None]

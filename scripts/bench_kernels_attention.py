@@ -1,23 +1,31 @@
 """Times the attention kernels at S2-Pro's sizes, next to their plain twins and byte floors.
 
-    python scripts/bench_kernels_attention.py            # every kernel, pinned settings
-    python scripts/bench_kernels_attention.py --sweep    # other settings of the kernels too
+    python scripts/bench_kernels_attention.py                      # every kernel, as set
+    python scripts/bench_kernels_attention.py --sweep attention    # candidates side by side
+    python scripts/bench_kernels_attention.py --sweep others       # frame and store kernels
 
 A figure is the median over replays of a CUDA graph of up to 36 launches, each on buffers of
 its own as the layers of the model are, with the L2 cache overwritten before every replay.
 Floors are the bytes that must move at 4.22 TB/s. Errors are ‖out - twin‖ / ‖twin‖ against
 the twin in float32, beside the error of the twin in bfloat16. Needs a CUDA device.
+
+The attention sweep prints each measurement as it is made, then a line a candidate; a * marks
+the best of a column. A candidate that fails to compile, errs too much, or whose rows depend
+on their company is named and left out; --seconds bounds the whole sweep.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import math
+import random
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from unittest import mock
 
 import torch
@@ -32,28 +40,35 @@ LAYERS = 36
 Q_HEADS, KV_HEADS, HEAD_DIM, CODEBOOKS = 32, 8, 128, 10
 WIDTH = (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM
 BLOCK_SIZE = 32
-TABLE_POSITIONS = 2048  # what a table can name; rows use less
+TABLE_POSITIONS = 1024  # what a table can name; rows use less
 BYTES_PER_SECOND = 4.22e12
 POOL_BYTES = 16e9  # bounds the number of launches whose buffers differ
 REPLAYS = 25
 DTYPE = torch.bfloat16
 DEVICE = "cuda"
 
-# PARTITION, TILE, STAGES, WARPS of triton_attention.
+# PARTITION, TILE, STAGES, WARPS, PROGRAMS of triton_attention; the first is its default.
+ATTENTION_NAMES = ("PARTITION", "TILE", "STAGES", "WARPS", "PROGRAMS")
 ATTENTION_SETTINGS = [
-    (256, 64, 5, 4),
-    (256, 64, 3, 4),
-    (256, 64, 5, 8),
-    (256, 32, 5, 4),
-    (256, 32, 7, 4),
-    (256, 128, 3, 8),
-    (128, 64, 5, 4),
-    (128, 64, 3, 4),
-    (128, 32, 5, 4),
-    (128, 32, 7, 2),
-    (128, 128, 3, 8),
-    (512, 64, 5, 4),
+    (512, 32, 4, 2, 1024),
+    (512, 32, 4, 2, 512),
+    (512, 32, 3, 2, 1024),
+    (512, 32, 3, 1, 1024),
+    (512, 16, 5, 1, 1024),
+    (512, 32, 4, 4, 1024),
+    (512, 32, 3, 4, 1024),
+    (512, 64, 3, 4, 1024),
+    (512, 64, 5, 4, 1024),
+    (512, 128, 3, 8, 1024),
+    (256, 32, 4, 2, 1024),
+    (256, 32, 3, 2, 2048),
+    (128, 32, 3, 2, 1024),
+    (256, 64, 5, 4, 4096),  # as before, with one launch instead of two
 ]
+# The sweep's rows and positions, the most telling first; None: from 100 to 700, row by row.
+SWEEP_CASES = [(64, 300), (1, 300), (256, 300), (64, None), (8, 300), (128, 300)]
+SWEEP_CASES += [(rows, 1000) for rows in (64, 1, 256, 8, 128)]
+SWEEP_REPLAYS = 9
 FRAME_WARPS = (1, 2, 4)
 HEADS_A_PROGRAM = (2, 4, 8)
 
@@ -69,8 +84,9 @@ class Case:
     outputs: Callable[[], tuple[Tensor, Tensor, Tensor]]  # kernel, twin, float32 twin
 
 
-def microseconds(calls: list[Callable[[], object]]) -> float:
+def microseconds(calls: list[Callable[[], object]], replays: int = REPLAYS) -> float:
     """Median time of one of ``calls``, run one after another in a graph."""
+    torch.cuda.synchronize()  # the inputs are made on another stream
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for call in calls[:2]:
@@ -82,7 +98,7 @@ def microseconds(calls: list[Callable[[], object]]) -> float:
             call()
     waste = torch.empty(1 << 28, dtype=torch.uint8, device=DEVICE)  # several times the L2
     times = []
-    for _ in range(REPLAYS + 3):
+    for _ in range(replays + 3):
         waste.zero_()
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         before.record()
@@ -123,33 +139,49 @@ def widened(kv: PagedKV) -> PagedKV:
     return PagedKV(kv.keys.float(), kv.values.float(), kv.table)
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionInputs:
+    queries: list[Tensor]
+    layers: list[PagedKV]
+    last: Tensor
+    positions: int  # of the longest row
+
+    @classmethod
+    def make(cls, lengths: Sequence[int]) -> AttentionInputs:
+        layers = paged_layers(len(lengths), max(lengths))
+        queries = [2 * normal(len(lengths), Q_HEADS, HEAD_DIM) for _ in layers]
+        return cls(queries, layers, torch.tensor(lengths, device=DEVICE) - 1, max(lengths))
+
+    def calls(self) -> list[Callable[[], Tensor]]:
+        """The kernel as it is set now, with a workspace for that."""
+        size = (Q_HEADS, HEAD_DIM, TABLE_POSITIONS, torch.device(DEVICE))
+        space = triton_attention.AttentionWorkspace.allocate(len(self.last), *size)
+        function = triton_attention.paged_decode_attention
+        pairs = zip(self.queries, self.layers, strict=True)
+        return [lambda q=q, kv=kv: function(q, kv, self.last, space) for q, kv in pairs]
+
+    def plain(self, i: int) -> Tensor:
+        kv = trimmed(self.layers[i], self.positions)
+        return reference.paged_decode_attention(self.queries[i], kv, self.last)
+
+    def judge(self) -> Tensor:
+        wide = widened(trimmed(self.layers[0], self.positions))
+        return reference.paged_decode_attention(self.queries[0].float(), wide, self.last)
+
+    def moved(self) -> float:
+        positions = int(self.last.sum()) + len(self.last)
+        return 4 * HEAD_DIM * (KV_HEADS * positions + Q_HEADS * len(self.last))
+
+
 def attention_case(rows: int, positions: int) -> Case:
-    layers = paged_layers(rows, positions)
-    queries = [2 * normal(rows, Q_HEADS, HEAD_DIM) for _ in layers]
-    last = torch.full((rows,), positions - 1, device=DEVICE)
-    space = triton_attention.AttentionWorkspace.allocate(
-        rows, Q_HEADS, HEAD_DIM, TABLE_POSITIONS, torch.device(DEVICE)
-    )
-
-    def fused(i: int) -> Tensor:
-        return triton_attention.paged_decode_attention(queries[i], layers[i], last, space)
-
-    def plain(i: int) -> Tensor:
-        kv = trimmed(layers[i], positions)
-        return reference.paged_decode_attention(queries[i], kv, last)
-
-    def outputs() -> tuple[Tensor, Tensor, Tensor]:
-        wide = widened(trimmed(layers[0], positions))
-        judge = reference.paged_decode_attention(queries[0].float(), wide, last)
-        return fused(0), plain(0), judge
-
-    moved = 2 * rows * HEAD_DIM * (2 * KV_HEADS * positions + 2 * Q_HEADS)
+    inputs = AttentionInputs.make([positions] * rows)
+    calls = inputs.calls()
     return Case(
         f"attention, {positions} positions",
-        [lambda i=i: fused(i) for i in range(len(layers))],
-        [lambda i=i: plain(i) for i in range(min(4, len(layers)))],
-        moved,
-        outputs,
+        calls,
+        [lambda i=i: inputs.plain(i) for i in range(min(4, len(calls)))],
+        inputs.moved(),
+        lambda: (calls[0](), inputs.plain(0), inputs.judge()),
     )
 
 
@@ -240,15 +272,76 @@ def settings(module: object, **values: int) -> Iterator[None]:
         yield
 
 
-def sweep() -> None:
-    """Other settings than the pinned ones; each line lists all row counts."""
-    for positions in POSITIONS:
-        print(f"attention, {positions} positions: PARTITION, TILE, STAGES, WARPS; µs by rows")
-        for partition, tile, stages, warps in ATTENTION_SETTINGS:
-            chosen = {"PARTITION": partition, "TILE": tile, "STAGES": stages, "WARPS": warps}
-            with settings(triton_attention, **chosen):
-                make = partial(attention_case, positions=positions)
-                _sweep_line((partition, tile, stages, warps), make)
+def sweep_attention(seconds: float) -> None:
+    """All candidates at all sizes, as far as ``seconds`` reach."""
+    deadline = time.monotonic() + seconds
+    table: dict[tuple[int, ...], dict[str, float]] = {s: {} for s in ATTENTION_SETTINGS}
+    floors: dict[str, float] = {}
+    for rows, positions in SWEEP_CASES:
+        draw = random.Random(rows)
+        lengths = [positions or draw.randint(100, 700) for _ in range(rows)]
+        inputs = AttentionInputs.make(lengths)
+        judge, bound = inputs.judge(), 1.5 * error(inputs.plain(0), inputs.judge())
+        name = f"{rows}x{positions or 'mix'}"
+        floors[name] = inputs.moved() / BYTES_PER_SECOND * 1e6
+        print(f"{name}, floor {floors[name]:.1f} µs", flush=True)
+        for chosen in list(table):
+            if time.monotonic() > deadline:
+                break
+            with settings(triton_attention, **dict(zip(ATTENTION_NAMES, chosen, strict=True))):
+                try:
+                    table[chosen][name] = _checked_time(inputs, judge, bound)
+                except Exception as problem:  # noqa: BLE001 - one that fails is no answer
+                    print(f"  {chosen} is out: {type(problem).__name__}: {problem}", flush=True)
+                    del table[chosen]
+                    continue
+            print(f"  {chosen!s:24}{table[chosen][name]:8.2f}", flush=True)
+        del inputs, judge
+        gc.collect()
+        torch.cuda.empty_cache()
+    _print_table(table, floors)
+
+
+def _checked_time(inputs: AttentionInputs, judge: Tensor, bound: float) -> float:
+    """µs a call; ValueError if a row errs more than ``bound`` or depends on the others."""
+    calls = inputs.calls()
+    out = calls[0]()
+    found = error(out, judge)
+    if not found <= bound:
+        raise ValueError(f"error {found:.1e}, allowed {bound:.1e}")
+    row = len(out) - 1  # alone, the partitions are shared among more programs
+    kv = inputs.layers[0]
+    alone = AttentionInputs(
+        [inputs.queries[0][row:]],
+        [PagedKV(kv.keys, kv.values, kv.table[row:])],
+        inputs.last[row:],
+        inputs.positions,
+    )
+    if not torch.equal(alone.calls()[0]()[0], out[row]):
+        raise ValueError("a row's bits depend on its company")
+    if any(not torch.equal(calls[0](), out) for _ in range(5)):
+        raise ValueError("two calls differ")
+    return microseconds(calls, SWEEP_REPLAYS)
+
+
+def _print_table(table: dict[tuple[int, ...], dict[str, float]], floors: dict[str, float]) -> None:
+    """A line a candidate; the last column is the geometric mean of time over floor."""
+    if not table:
+        return
+    names = [n for n in floors if all(n in times for times in table.values())]
+    print("\n" + ", ".join(ATTENTION_NAMES) + ": µs by rows x positions, and mean share of floor")
+    print(f"{'':24}", *(f"{name:>10}" for name in names), f"{'mean':>9}")
+    print(f"{'byte floor':24}", *(f"{floors[name]:9.2f} " for name in names))
+    best = {name: min(times[name] for times in table.values()) for name in names}
+    for chosen, times in table.items():
+        marks = [f"{times[n]:9.2f}{'*' if times[n] == best[n] else ' '}" for n in names]
+        logs = [math.log(floors[n] / times[n]) for n in names]
+        mean = math.exp(sum(logs) / max(1, len(logs)))
+        print(f"{chosen!s:24}", *marks, f"{100 * mean:7.1f} %", flush=True)
+
+
+def sweep_others() -> None:
+    """Other settings of the frame and store kernels; each line lists all row counts."""
     print("frame, position 9: WARPS; µs by rows")
     for warps in FRAME_WARPS:
         with settings(triton_frame, WARPS=warps):
@@ -261,21 +354,26 @@ def sweep() -> None:
 
 def _sweep_line(chosen: tuple[int, ...], make: Callable[[int], Case]) -> None:
     times = [(rows, microseconds(make(rows).calls)) for rows in (1, 8, 64, 256)]
-    print(f"  {chosen!s:20}", *(f"{rows:4}: {time:8.2f}" for rows, time in times), flush=True)
+    print(f"  {chosen!s:20}", *(f"{rows:4}: {micros:8.2f}" for rows, micros in times), flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sweep", action="store_true", help="also time other kernel settings")
+    parser.add_argument("--sweep", choices=("attention", "others"), help="compare settings")
+    parser.add_argument("--seconds", type=float, default=75.0, help="of the attention sweep")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("needs a CUDA device", file=sys.stderr)
         return 2
     print(torch.cuda.get_device_name(), torch.__version__)
     torch.manual_seed(0)
+    if arguments.sweep == "attention":
+        sweep_attention(arguments.seconds)
+        return 0
+    if arguments.sweep == "others":
+        sweep_others()
+        return 0
     right = [report(rows, make()) for rows, make in cases()]
-    if arguments.sweep:
-        sweep()
     return 0 if all(right) else 1
 
 

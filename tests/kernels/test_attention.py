@@ -113,7 +113,7 @@ def test_a_row_attends_alike_in_any_company(like, generator):
     """Same bits alone, in another slot, with a wider table and in a larger workspace."""
     newest = [PARTITION - 1, 40, 3 * PARTITION + 5, PARTITION]
     lengths = [position + 1 for position in newest]
-    kv = make_paged_kv(generator, 2, 16, 32, lengths, 52, like)
+    kv = make_paged_kv(generator, 2, 16, 32, lengths, max(lengths) // 16 + 1, like)
     q = normal(generator, 4, 4, 32, like=like)
     last = torch.tensor(newest, device=like.device)
     together = attend(q, kv, last)
@@ -128,9 +128,9 @@ def test_programs_may_take_several_partitions(device, generator, monkeypatch):
     """How many programs share a row's partitions does not show in the result."""
     monkeypatch.setattr("fishcli.kernels.triton_attention.PROGRAMS", 0)
     like = torch.empty(0, device=device)
-    kv = make_paged_kv(generator, 1, 128, 32, [17 * PARTITION + 7], 40, like)
+    kv = make_paged_kv(generator, 1, 128, 32, [5 * PARTITION + 7], 40, like)
     q = normal(generator, 1, 2, 32, like=like)
-    last = torch.tensor([17 * PARTITION + 6], device=device)
+    last = torch.tensor([5 * PARTITION + 6], device=device)
     few = attend(q, kv, last)
     monkeypatch.setattr("fishcli.kernels.triton_attention.PROGRAMS", 4096)
     assert torch.equal(few, attend(q, kv, last))
@@ -138,11 +138,42 @@ def test_programs_may_take_several_partitions(device, generator, monkeypatch):
     assert error(few, judge) < FLOAT32
 
 
+@pytest.mark.parametrize(
+    ("partition", "tile", "programs"),
+    [(128, 32, 0), (256, 32, 2048), (256, 64, 1024), (512, 16, 8), (512, 128, 12)],
+)
+def test_other_settings_agree_too(partition, tile, programs, like, generator, monkeypatch):
+    """Tiles within a block and tiles of several blocks, whatever the constants are."""
+    for name, value in (("PARTITION", partition), ("TILE", tile), ("PROGRAMS", programs)):
+        monkeypatch.setattr(f"fishcli.kernels.triton_attention.{name}", value)
+    newest = [299, 1030, 511, 512, 0]
+    lengths = [position + 1 for position in newest]
+    kv = make_paged_kv(generator, 2, 32, 32, lengths, 36, like)
+    q = 2 * normal(generator, len(newest), 8, 32, like=like)
+    last = torch.tensor(newest, device=like.device)
+    safe = judge_kv(kv)
+    judge = reference.paged_decode_attention(q.float(), safe, last)
+    same = PagedKV(safe.keys.to(like), safe.values.to(like), kv.table)
+    out, twin = attend(q, kv, last), reference.paged_decode_attention(q, same, last)
+    for row in range(len(newest)):
+        assert_close(out[row], twin[row], judge[row])
+
+
+def test_tickets_are_zero_between_calls(device, generator):
+    like = torch.empty(0, device=device)
+    lengths = [3 * PARTITION, 5, PARTITION + 1]
+    kv = make_paged_kv(generator, 2, 128, 32, lengths, 3 * PARTITION // 128, like)
+    q = normal(generator, 3, 4, 32, like=like)
+    space = AttentionWorkspace.allocate(3, 4, 32, 3 * PARTITION, device)
+    paged_decode_attention(q, kv, torch.tensor(lengths, device=device) - 1, space)
+    assert not space.tickets.any()
+
+
 def test_one_workspace_serves_call_after_call(device, generator):
     """As it serves the layers of a model, whatever rows it held before."""
     like = torch.empty(0, device=device)
     space = AttentionWorkspace.allocate(3, 4, 32, 1024, device)
-    for lengths in ([700, 300, 5], [5, 999], [700, 300, 5]):
+    for lengths in ([700, 600, 5], [5, 999], [700, 600, 5]):
         kv = make_paged_kv(generator, 2, 32, 32, lengths, 32, like)
         q = normal(generator, len(lengths), 4, 32, like=like)
         last = torch.tensor(lengths, device=device) - 1
@@ -233,7 +264,7 @@ def test_a_captured_step_follows_the_positions(device, dtype, generator):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = paged_decode_attention(q, kv, last, space)
-    for newest in ([3, 700], [255, 256], [256, 899], [0, 31]):
+    for newest in ([3, 700], [511, 512], [512, 899], [0, 31]):
         last.copy_(torch.tensor(newest))
         graph.replay()
         assert torch.equal(out, attend(q, kv, last))
