@@ -1,6 +1,22 @@
 """Comparing the same work without and with an optimisation."""
 
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fishcli.bench import ablate_engine, batch
 from fishcli.bench.ablate import alternate, compare
+from fishcli.checkpoint import resolve
+from fishcli.kernels.ops import PLAIN, choose_ops
+from fishcli.pipeline.models import load_models
+
+FRAME = [
+    "captured frames (CUDA graph)",
+    "hidden state kept on the device",
+    "attention kernel",
+    "all fused kernels, captured both",
+]
 
 
 def test_off_and_on_take_turns_after_a_warm_up_and_medians_count():
@@ -47,3 +63,37 @@ def test_what_must_be_faster_is(bench):
     for name in ("prefix", "codes", "condition"):
         line = by_name[name]
         assert all(line["on"][figure] < off for figure, off in line["off"].items()), line
+
+
+def test_a_frame_is_compared_with_the_ops_that_are_left(models, monkeypatch):
+    """The comparisons of a GPU, walked through with stand-ins for its kernels."""
+    monkeypatch.setattr(batch, "TIMED_FRAMES", 1)
+    attended = []
+
+    def attention(q, kv, positions, workspace):
+        attended.append(positions)
+        return PLAIN.paged_decode_attention(q, kv, positions, workspace)
+
+    ar = models.ar.with_ops(replace(PLAIN, name="other", paged_decode_attention=attention))
+    counts = []
+    for line, name in zip(ablate_engine._frames(ar, 2), FRAME, strict=True):
+        assert line.name == name
+        counts.append(len(attended))
+        attended.clear()
+    both = counts[0]
+    assert counts == [both, both, both // 2, both // 2]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_compares_everything():
+    device = torch.device("cuda", 0)
+    models = load_models(resolve("mini", device), device, choose_ops(device).ops)
+    lines = list(ablate_engine.engine_ablations(models))
+    assert [line.name for line in lines] == [
+        *FRAME * len(ablate_engine.BATCHES),
+        "captured prompt reading",
+        "prefix shared by rows of a voice",
+    ]
+    captured = lines[0]
+    assert captured.on["frame_ms"] < captured.off["frame_ms"]
