@@ -1,4 +1,4 @@
-"""Sort keys of logits and the best of them, for the sampler's kernel.
+"""Sort keys of logits and the least key that is kept, for the sampler's kernel.
 
 A key is an integer: first the logit, then the index turned round, so that no two keys are
 equal, larger logits come first and equal ones by rising index.
@@ -13,6 +13,9 @@ LAST_INDEX = 8191  # indices take 13 bits of a key
 
 _LAST = tl.constexpr(LAST_INDEX)
 _INDEX_BITS = tl.constexpr(LAST_INDEX.bit_length())
+_ONE_BITS = tl.constexpr(40)
+_ONE = tl.constexpr(1 << 40)
+_LINEAR_STEPS = tl.constexpr(6)
 
 
 @triton.jit
@@ -31,53 +34,56 @@ def sort_keys(logits, index, HALF: tl.constexpr):
 
 
 @triton.jit
-def read_keys(keys, HALF: tl.constexpr):
-    """(logits, index) of :func:`sort_keys`."""
-    index = _LAST - (keys & _LAST).to(tl.int32)
-    order = (keys >> _INDEX_BITS).to(tl.int32)
+def logit_of(key, HALF: tl.constexpr):
+    """The logit of a key of :func:`sort_keys`, float32."""
+    order = (key >> _INDEX_BITS).to(tl.int32)
     value_bits: tl.constexpr = 0x7FFF if HALF else 0x7FFFFFFF
     bits = order ^ ((order >> 31) & value_bits)
     if HALF:
         bits = bits << 16
-    return bits.to(tl.float32, bitcast=True), index
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _exchange(cube, reverse, AXIS: tl.constexpr, DIMS: tl.constexpr):
-    """Put the larger of the two keys along AXIS first, or last where ``reverse`` is 0."""
-    # Of two keys the other one is their sum less this one, also where the sum wraps.
-    other = tl.sum(cube, axis=AXIS, keep_dims=True) - cube
-    upper = tl.reshape(tl.arange(0, 2), [1] * AXIS + [2] + [1] * (DIMS - AXIS - 1))
-    return tl.where((cube > other) != ((reverse ^ upper) != 0), other, cube)
+def count_and_mass(mass, total):
+    """A count of one and the probability mass / total in 2⁻³², as :func:`least_key` adds."""
+    return (mass / total * 4294967296.0 + 0.5).to(tl.int64) + _ONE
 
 
 @triton.jit
-def _merge(cube, stage: tl.constexpr, DIMS: tl.constexpr, ALTERNATE: tl.constexpr):
-    """Bitonic merge of runs of 2 ** stage keys of a hypercube, largest first.
+def least_key(
+    keys,
+    units,
+    low,
+    high,
+    stop_key,
+    stop_units,
+    top_k,
+    top_p,
+    HALF: tl.constexpr,
+    STOP: tl.constexpr,
+):
+    """The least key that top-k and top-p leave: keys from it on are kept.
 
-    ALTERNATE: every second run the other way round, ready for the next stage.
+    ``high`` is the best key, which always stays, and ``low`` lies below all. ``units`` holds
+    for each key its probability in 2⁻³² and above, from _ONE on, a 1 to count it: one integer
+    sum tells rank and cumulative probability of a step's key, whatever the order of the sum.
     """
-    if ALTERNATE:
-        reverse = tl.reshape(tl.arange(0, 2), [1] * (DIMS - stage - 1) + [2] + [1] * stage)
-    else:
-        reverse = 1
-    for step in tl.static_range(stage):
-        cube = _exchange(cube, reverse, DIMS - stage + step, DIMS)
-    return cube
-
-
-@triton.jit
-def best_keys(keys, LOG_BLOCK: tl.constexpr, LOG_KEPT: tl.constexpr):
-    """The 2 ** LOG_KEPT largest of 2 ** LOG_BLOCK keys, largest first.
-
-    Sorted runs of that length meet in pairs: of a falling and a rising one, the larger of
-    each two keys are the best of both (Shanbhag, Pirk, Madden 2018, bitonic top-k). As
-    tl.topk, with steps that Triton's interpreter runs fast.
-    """
-    cube = tl.reshape(keys, [2] * LOG_BLOCK)
-    for stage in tl.static_range(1, LOG_KEPT + 1):
-        cube = _merge(cube, stage, LOG_BLOCK, True)
-    for dims in tl.static_range(LOG_BLOCK - 1, LOG_KEPT - 1, -1):
-        cube = tl.max(cube, axis=dims - LOG_KEPT)
-        cube = _merge(cube, LOG_KEPT, dims, dims > LOG_KEPT)
-    return tl.reshape(cube, [2**LOG_KEPT])
+    limit = tl.where(top_p < 1.0, (top_p * 4294967296.0).to(tl.int64), _ONE - 1)
+    at_high, at_low = tl.zeros_like(limit) + 1, tl.zeros_like(limit) + 4 * _LAST
+    linear = tl.zeros_like(limit) + _LINEAR_STEPS
+    while (high - low > 1) & (at_low - at_high > 1):  # with one key between, it is not kept
+        # Keys are even in the exponent. Logits are not: at first the middle is theirs.
+        middle = low + ((high - low) >> 1)
+        logit = 0.5 * logit_of(low, HALF) + 0.5 * logit_of(high, HALF)
+        guess = sort_keys(logit, _LAST, HALF)
+        middle = tl.where((linear > 0) & (guess > low) & (guess < high), guess, middle)
+        linear -= 1
+        above = tl.sum(tl.where(keys >= middle, units, 0), axis=0)
+        if STOP:
+            above += tl.where(stop_key >= middle, stop_units, 0)
+        count = above >> _ONE_BITS
+        kept = (count <= top_k) & ((above & (_ONE - 1)) <= limit)
+        high, at_high = tl.where(kept, middle, high), tl.where(kept, count, at_high)
+        low, at_low = tl.where(kept, low, middle), tl.where(kept, at_low, count)
+    return high

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fishcli.kernels.triton_pdl import launch_options, let_next_start, wait_for_inputs
+
 COLUMNS = 1024  # outputs of one program of swiglu_stacked
 
 
@@ -23,7 +25,17 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if rows:
         block, warps = _row_shape(dim)
         _rms_norm_kernel[(rows,)](
-            x, x, weight, normed, normed, eps, DIM=dim, BLOCK=block, ADD=False, num_warps=warps
+            x,
+            x,
+            weight,
+            normed,
+            normed,
+            eps,
+            DIM=dim,
+            BLOCK=block,
+            ADD=False,
+            num_warps=warps,
+            **launch_options(x),
         )
     return normed
 
@@ -40,7 +52,17 @@ def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[
     if rows:
         block, warps = _row_shape(dim)
         _rms_norm_kernel[(rows,)](
-            x, delta, weight, normed, total, eps, DIM=dim, BLOCK=block, ADD=True, num_warps=warps
+            x,
+            delta,
+            weight,
+            normed,
+            total,
+            eps,
+            DIM=dim,
+            BLOCK=block,
+            ADD=True,
+            num_warps=warps,
+            **launch_options(x),
         )
     return normed, total
 
@@ -52,7 +74,8 @@ def swiglu_stacked(gate_up: Tensor) -> Tensor:
     out = gate_up.new_empty(rows, mlp)
     if rows:
         grid = (rows, triton.cdiv(mlp, COLUMNS))
-        _swiglu_kernel[grid](gate_up, out, MLP=mlp, BLOCK=COLUMNS, num_warps=4)
+        options = launch_options(gate_up)
+        _swiglu_kernel[grid](gate_up, out, MLP=mlp, BLOCK=COLUMNS, num_warps=4, **options)
     return out
 
 
@@ -98,12 +121,15 @@ def _rms_norm_kernel(
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
     ADD: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    let_next_start(PDL)
     column = tl.arange(0, BLOCK)
     inside = column < DIM
     at = tl.program_id(0).to(tl.int64) * DIM + column
-    x = tl.load(x_ptr + at, mask=inside, other=0.0)
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0)
+    wait_for_inputs(PDL)
+    x = tl.load(x_ptr + at, mask=inside, other=0.0)
     if ADD:
         delta = tl.load(delta_ptr + at, mask=inside, other=0.0)
         x = (x.to(tl.float32) + delta.to(tl.float32)).to(x.dtype)
@@ -114,7 +140,9 @@ def _rms_norm_kernel(
 
 
 @triton.jit
-def _swiglu_kernel(gate_up_ptr, out_ptr, MLP: tl.constexpr, BLOCK: tl.constexpr):
+def _swiglu_kernel(gate_up_ptr, out_ptr, MLP: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    let_next_start(PDL)
+    wait_for_inputs(PDL)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < MLP
     row = tl.program_id(0).to(tl.int64)

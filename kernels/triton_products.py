@@ -1,8 +1,10 @@
 """The device side of :mod:`fishcli.kernels.triton_linear`, which says what limits it.
 
-Pointers that are None take no part: ``norm_ptr`` for an RMSNorm of x first, ``residual_ptr``
-for a sum at the end. GATED: the weight has 2 · OUTPUTS rows, gates first, and a program takes
-the same rows of both halves.
+Pointers that are None take no part: ``norm_ptr`` for an RMSNorm of one row x first,
+``residual_ptr`` for a sum at the end. GATED: the weight has 2 · OUTPUTS rows, gates first,
+and a program takes the same rows of both halves. Weights are asked for before the wait for
+the predecessor, for no kernel writes them; AHEAD: so many inputs of a program's rows go to
+the L2 cache besides.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import triton
 import triton.language as tl
 
 from fishcli.kernels.triton_norm import norm_scale, silu_times
+from fishcli.kernels.triton_pdl import let_next_start, prefetch, wait_for_inputs
 
 
 @triton.jit
@@ -19,6 +22,22 @@ def _weights(weight_ptr, entry, step, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr
     inside = (entry < OUTPUTS)[:, None] & (step < DEPTH)[None, :]
     at = weight_ptr + entry[:, None] * DEPTH + step[None, :]
     return tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+def _prefetch_rows(
+    weight_ptr,
+    entry,
+    FROM: tl.constexpr,
+    AHEAD: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Ask for the inputs FROM … FROM + AHEAD of the rows ``entry``, by lines of 128 bytes."""
+    line: tl.constexpr = 1024 // weight_ptr.dtype.element_ty.primitive_bitwidth
+    step = FROM + tl.arange(0, AHEAD // line) * line
+    inside = (entry < OUTPUTS)[:, None] & (step < DEPTH)[None, :]
+    prefetch(weight_ptr + entry[:, None] * DEPTH + step[None, :], inside)
 
 
 @triton.jit
@@ -43,13 +62,21 @@ def one_row_kernel(
     BLOCK_IN: tl.constexpr,
     NORM_BLOCK: tl.constexpr,
     GATED: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    let_next_start(PDL)
     entry = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     lane = tl.arange(0, BLOCK_IN)
     up_ptr = weight_ptr + OUTPUTS * DEPTH
     weights = _weights(weight_ptr, entry, lane, OUTPUTS, DEPTH)
     if GATED:
         ups = _weights(up_ptr, entry, lane, OUTPUTS, DEPTH)
+    if AHEAD:
+        _prefetch_rows(weight_ptr, entry, BLOCK_IN, AHEAD, OUTPUTS, DEPTH)
+        if GATED:
+            _prefetch_rows(up_ptr, entry, BLOCK_IN, AHEAD, OUTPUTS, DEPTH)
+    wait_for_inputs(PDL)
     if norm_ptr is not None:
         whole = tl.arange(0, NORM_BLOCK)
         wide = tl.load(x_ptr + whole, mask=whole < DEPTH, other=0.0).to(tl.float32)
@@ -83,22 +110,6 @@ def one_row_kernel(
 
 
 @triton.jit
-def _inverse_norms(
-    x_ptr, rows, eps, ROWS: tl.constexpr, DEPTH: tl.constexpr, NORM_BLOCK: tl.constexpr
-):
-    """1 / root mean square of each row: (1, ROWS) float32."""
-    row = tl.arange(0, ROWS)
-    squares = tl.zeros((NORM_BLOCK, ROWS), tl.float32)
-    for start in range(0, DEPTH, NORM_BLOCK):
-        step = start + tl.arange(0, NORM_BLOCK)
-        inside = (step < DEPTH)[:, None] & (row < rows)[None, :]
-        at = x_ptr + row[None, :] * DEPTH + step[:, None]
-        wide = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        squares += wide * wide
-    return tl.rsqrt(tl.sum(squares, axis=0, keep_dims=True) / DEPTH + eps)
-
-
-@triton.jit
 def _sliced_weights(weight_ptr, entry, step, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr):
     """(slices, entries, steps) of the weight for ``step`` (slices, steps); zeros outside."""
     inside = (entry < OUTPUTS)[None, :, None] & (step < DEPTH)[:, None, :]
@@ -110,28 +121,31 @@ def _sliced_weights(weight_ptr, entry, step, OUTPUTS: tl.constexpr, DEPTH: tl.co
 def few_rows_kernel(
     x_ptr,
     weight_ptr,
-    norm_ptr,
     residual_ptr,
     out_ptr,
     rows,
-    eps,
     OUTPUTS: tl.constexpr,
     DEPTH: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
     BLOCK_IN: tl.constexpr,
-    NORM_BLOCK: tl.constexpr,
     GATED: tl.constexpr,
     ROWS: tl.constexpr,
     SLICES: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    let_next_start(PDL)
     entry = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     row = tl.arange(0, ROWS)
     # A step is cut into slices, one a warp: a warp's chain of dependent products is short.
     width: tl.constexpr = BLOCK_IN // SLICES
     lane = tl.arange(0, SLICES)[:, None] * width + tl.arange(0, width)[None, :]
     up_ptr = weight_ptr + OUTPUTS * DEPTH
-    if norm_ptr is not None:
-        inverse = _inverse_norms(x_ptr, rows, eps, ROWS, DEPTH, NORM_BLOCK)[None, :, :]
+    if AHEAD:
+        _prefetch_rows(weight_ptr, entry, 0, AHEAD, OUTPUTS, DEPTH)
+        if GATED:
+            _prefetch_rows(up_ptr, entry, 0, AHEAD, OUTPUTS, DEPTH)
+    wait_for_inputs(PDL)
     # The weights are the left operand: their many rows fill the matrix unit.
     sums = tl.zeros((SLICES, BLOCK_OUT, ROWS), tl.float32)
     if GATED:
@@ -144,9 +158,6 @@ def few_rows_kernel(
         weights = _sliced_weights(weight_ptr, entry, step, OUTPUTS, DEPTH)
         if GATED:
             ups = _sliced_weights(up_ptr, entry, step, OUTPUTS, DEPTH)
-        if norm_ptr is not None:
-            scale = tl.load(norm_ptr + step, mask=step < DEPTH, other=0.0)
-            x = norm_scale(x, scale[:, :, None], inverse)
         sums = tl.dot(weights, x, sums, input_precision="ieee")
         if GATED:
             up_sums = tl.dot(ups, x, up_sums, input_precision="ieee")

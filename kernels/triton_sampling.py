@@ -2,9 +2,9 @@
 
 Limit: latency. A row is 8 kB of logits and the plain form some forty launches, ten times a
 frame. Here a program takes a row. A logit and its index become one integer key (larger
-logit first, then the lower index), so that one bitonic selection gives the best
-CANDIDATES_LIMIT entries with their indices and without ties; bfloat16 logits fit 32-bit
-keys. What follows is work on 64 numbers in registers. Random numbers are those of
+logit first, then the lower index), without ties. Top-k and top-p keep the keys from some key
+on, which a bisection finds: a step is one sum over the row, of some 15 to 20. Nothing is
+sorted and all logits stay where they were loaded. Random numbers are those of
 :class:`~fishcli.kernels.sampling.CounterDraws`, bit for bit.
 
 Against the plain form a draw differs only where float32 rounding decides: two scores of the
@@ -21,12 +21,15 @@ from torch import Tensor
 
 from fishcli.kernels import sampling as plain
 from fishcli.kernels.sampling import RAS_WINDOW, SamplingState
-from fishcli.kernels.triton_keys import LAST_INDEX, best_keys, read_keys, sort_keys
+from fishcli.kernels.triton_keys import LAST_INDEX, count_and_mass, least_key, logit_of, sort_keys
+from fishcli.kernels.triton_pdl import launch_options, let_next_start, wait_for_inputs
 
 CANDIDATES_LIMIT = 64  # entries a row may choose among: an upper bound of top_k
 
-_KEPT = tl.constexpr(CANDIDATES_LIMIT)
-_LOG_KEPT = tl.constexpr(CANDIDATES_LIMIT.bit_length() - 1)
+WARPS = 8
+
+_LAST = tl.constexpr(LAST_INDEX)
+_INDEX_BITS = tl.constexpr(LAST_INDEX.bit_length())
 _WINDOW = tl.constexpr(RAS_WINDOW)
 _RAS_TEMPERATURE = tl.constexpr(plain.RAS_TEMPERATURE)
 _RAS_TOP_P = tl.constexpr(plain.RAS_TOP_P)
@@ -89,7 +92,7 @@ def _launch(
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if rows == 0:
         return out
-    block = max(triton.next_power_of_2(entries), 2 * CANDIDATES_LIMIT)
+    block = max(triton.next_power_of_2(entries), 128)
     _sample_kernel[(rows,)](
         logits,
         stop,
@@ -105,9 +108,10 @@ def _launch(
         logits.stride(0),
         0 if stop is None else stop.stride(0),
         ENTRIES=entries,
-        LOG_BLOCK=block.bit_length() - 1,
+        BLOCK=block,
         HALF=logits.dtype == torch.bfloat16,
-        num_warps=8 if block >= 2048 else 4,
+        num_warps=WARPS if block >= 2048 else 4,
+        **launch_options(logits),
     )
     return out
 
@@ -134,14 +138,30 @@ def _uniform(row_key, codebook, DRAW: tl.constexpr, index):
 
 
 @triton.jit
-def _race(scaled, index, rank, cut, top_k, uniform):
-    """The entry that wins among what ``cut`` and top-k leave; the better rank wins a tie."""
-    dropped = (cut | (rank >= top_k)) & (rank > 0)
-    scaled = tl.where(dropped, float("-inf"), scaled)
-    weight = tl.exp(scaled - tl.max(scaled, axis=0))
-    score = weight / tl.sum(weight, axis=0) / -tl.log(uniform)
-    best = tl.min(tl.where(score == tl.max(score, axis=0), rank, _KEPT), axis=0)
-    return tl.sum(tl.where(rank == best, index, 0), axis=0)
+def _scores(logits, peak, index, temperature, uniform):
+    """Score and entry of the race as one integer: the larger score, then the lower entry."""
+    best = tl.div_rn(peak, temperature)
+    weight = tl.exp(tl.div_rn(logits, tl.zeros_like(logits) + temperature) - best)
+    score = (weight / -tl.log(uniform)).to(tl.int32, bitcast=True)  # not negative: in order
+    return (score.to(tl.int64) << _INDEX_BITS) + (_LAST - index)
+
+
+@triton.jit
+def _draw(
+    logits, index, keys, units, low, high, stop, stop_index, stop_key, stop_units, temperature,
+    top_p, top_k, row_key, codebook, DRAW: tl.constexpr, HALF: tl.constexpr, STOP: tl.constexpr,
+):  # fmt: skip
+    """The entry that wins the race ``DRAW`` among what top-k and top-p leave, int64."""
+    peak = logit_of(high, HALF)
+    least = least_key(keys, units, low, high, stop_key, stop_units, top_k, top_p, HALF, STOP)
+    uniform = _uniform(row_key, codebook, DRAW, index)
+    scores = _scores(logits, peak, index, temperature, uniform)
+    best = tl.max(tl.where(keys >= least, scores, -1), axis=0)
+    if STOP:
+        uniform = _uniform(row_key, codebook, DRAW, stop_index)
+        score = _scores(stop, peak, stop_index, temperature, uniform)
+        best = tl.maximum(best, tl.where(stop_key >= least, score, -1))
+    return _LAST - (best & _LAST)
 
 
 @triton.jit(do_not_specialize=["codebook"])
@@ -160,48 +180,53 @@ def _sample_kernel(
     logits_stride,
     stop_stride,
     ENTRIES: tl.constexpr,
-    LOG_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
     HALF: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    let_next_start(PDL)
+    wait_for_inputs(PDL)
+    STOP: tl.constexpr = stop_ptr is not None
     row = tl.program_id(0).to(tl.int64)
-    index = tl.arange(0, 2**LOG_BLOCK)
+    index = tl.arange(0, BLOCK)
     logits = tl.load(
         logits_ptr + row * logits_stride + index, mask=index < ENTRIES, other=float("-inf")
     ).to(tl.float32)
-    peak = tl.max(logits, axis=0)
-    keys = best_keys(sort_keys(logits, index, HALF), LOG_BLOCK, _LOG_KEPT)
-    if stop_ptr is not None:
-        stop = tl.load(stop_ptr + row * stop_stride).to(tl.float32)
-        if ignore_stop_ptr is not None:
-            stop = tl.where(tl.load(ignore_stop_ptr + row) != 0, float("-inf"), stop)
-        peak = tl.maximum(peak, stop)
-        # It takes the place of the last candidate if it is better; order is not needed below.
-        stop_key = sort_keys(stop, ENTRIES, HALF)
-        last = tl.arange(0, _KEPT) == _KEPT - 1
-        keys = tl.where(last, tl.maximum(keys, stop_key), keys)
-    total = tl.sum(tl.exp(logits - peak), axis=0)
-    if stop_ptr is not None:
-        total += tl.exp(stop - peak)
-    logits, index = read_keys(keys, HALF)
-    probability = tl.exp(logits - (peak + tl.log(total)))
-    better = keys[None, :] > keys[:, None]
-    rank = tl.sum(better.to(tl.int32), axis=1)
-    cumulative = tl.sum(tl.where(better, probability[None, :], 0.0), axis=1) + probability
-
     row_key = _mix64(tl.load(seed_ptr + row)) + (tl.load(frame_ptr + row) + 1) * _GAMMA
     row_key = _mix64(row_key)
     top_k = tl.load(top_k_ptr + row)
     top_p = tl.load(top_p_ptr + row)
     temperature = tl.maximum(tl.load(temperature_ptr + row), _MIN_TEMPERATURE)
-    scaled = tl.div_rn(logits, tl.zeros_like(logits) + temperature)
-    cut = cumulative > tl.where(top_p < 1.0, top_p, float("inf"))
-    uniform = _uniform(row_key, codebook, 0, index)
-    entry = _race(scaled, index, rank, cut, top_k, uniform)
+    keys = sort_keys(logits, index, HALF)
+    high, low = tl.max(keys, axis=0), tl.min(keys, axis=0)
+    stop, stop_key, stop_units = temperature, high, top_k  # unused without a stop
+    if STOP:
+        stop = tl.load(stop_ptr + row * stop_stride).to(tl.float32)
+        if ignore_stop_ptr is not None:
+            stop = tl.where(tl.load(ignore_stop_ptr + row) != 0, float("-inf"), stop)
+        stop_key = sort_keys(stop, ENTRIES, HALF)
+        high, low = tl.maximum(high, stop_key), tl.minimum(low, stop_key)
+    low -= 1
+    peak = logit_of(high, HALF)
+    mass = tl.exp(logits - peak)
+    total = tl.sum(mass, axis=0)
+    if STOP:
+        total += tl.exp(stop - peak)
+        stop_units = count_and_mass(tl.exp(stop - peak), total)
+    units = count_and_mass(mass, total)
+
+    stop_index = (row * 0 + ENTRIES).to(tl.int32)
+    entry = _draw(
+        logits, index, keys, units, low, high, stop, stop_index, stop_key, stop_units,
+        temperature, top_p, top_k, row_key, codebook, 0, HALF, STOP,
+    )  # fmt: skip
     if window_ptr is not None:
         place = tl.arange(0, 16)
         window = tl.load(window_ptr + row * _WINDOW + place, mask=place < _WINDOW, other=-1)
         if tl.sum((window == entry).to(tl.int32), axis=0) > 0:  # never the stop
-            uniform = _uniform(row_key, codebook, 1, index)
-            scaled, cut = logits / _RAS_TEMPERATURE, cumulative > _RAS_TOP_P
-            entry = _race(scaled, index, rank, cut, top_k, uniform)
-    tl.store(out_ptr + row, entry.to(tl.int64))
+            entry = _draw(
+                logits, index, keys, units, low, high, stop, stop_index, stop_key, stop_units,
+                tl.zeros_like(temperature) + _RAS_TEMPERATURE,
+                tl.zeros_like(top_p) + _RAS_TOP_P, top_k, row_key, codebook, 1, HALF, STOP,
+            )  # fmt: skip
+    tl.store(out_ptr + row, entry)

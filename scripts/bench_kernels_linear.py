@@ -1,18 +1,20 @@
-"""Time the products of few rows, the norms and the sampler at S2-Pro sizes on a GPU.
+"""Time the products of few rows and the sampler at S2-Pro sizes on a GPU.
 
-Prints microseconds a call beside the plain form's, and for what is limited by bytes the
-share of the time that the bus needs. A timed CUDA graph holds LAUNCHES calls on different
-weights, so the cache holds none of them. ``--sweep`` tries other tiles for the products and
-prints the best; take them over into kernels/triton_linear.py by hand.
+In this order, until ``--seconds`` are over: a chain of layers' products with programmatic
+dependent launch off and on, the sampler, each product, with other tiles too
+(``--tiles``). What is timed is compared with the plain form first. A timed CUDA graph
+holds calls on different weights, so the cache holds none of them; for what is limited by
+bytes the share of the time that the bus needs is shown.
 
-    python scripts/bench_kernels_linear.py [--sweep] [--only linear|norm|sampling]
+    python scripts/bench_kernels_linear.py [--tiles] [--seconds 100]
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -20,12 +22,20 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from fishcli.kernels import reference, sampling, triton_linear, triton_norm, triton_sampling
+from fishcli.kernels import (
+    reference,
+    sampling,
+    triton_linear,
+    triton_pdl,
+    triton_sampling,
+)
 from fishcli.kernels.sampling import RAS_WINDOW, CounterDraws, SamplingState
 from fishcli.kernels.triton_linear import Tile
 
 READ_TB_S = 4.22  # of an H200
-LAUNCHES = 36
+LAUNCHES = 24
+LAYERS = 8  # of the chain, 200 MB each
+START = time.monotonic()
 REPLAYS = 25
 EPS = 1e-6
 Call = Callable[..., object]
@@ -102,11 +112,6 @@ def keywords(item: Product, args: Arguments) -> dict[str, object]:
     return dict(zip(names, args, strict=True)) | {"gated": item.gated}
 
 
-def norm_apart(gated: bool, x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
-    """The fused forms that begin with a norm, in two launches."""
-    return triton_linear._launch(triton_norm.rms_norm(x, norm, eps), weight, gated=gated)
-
-
 def tiled(item: Product, tile: Tile, *arguments: object) -> Tensor:
     """The fused form with a tile of the caller's."""
     return triton_linear._launch(**keywords(item, arguments), tile=tile)
@@ -116,91 +121,121 @@ def relative(actual: Tensor, exact: Tensor) -> float:
     return float((actual.float() - exact).norm() / exact.norm())
 
 
-def bench_products(sweep: bool) -> None:
-    print("product     rows   fused  norm+rest   plain µs   TB/s  share  error (plain's)")
-    for item in PRODUCTS:
+def chain(forms: object, layers: list[list[Tensor]], norm: Tensor, x: Tensor) -> Tensor:
+    """The products of some layers, each fed by the one before, without attention."""
+    rows = x.shape[0]
+    for qkv, out, gate_up, down in layers:
+        heads = forms.norm_linear(x, norm, EPS, qkv).view(-1)[: rows * out.shape[1]]
+        x = forms.linear_add(heads.view(rows, -1), out, x)
+        x = forms.linear_add(forms.norm_swiglu_linear(x, norm, EPS, gate_up), down, x)
+    return x
+
+
+def bench_chain() -> None:
+    print("chain of layers without attention, µs a layer")
+    make = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
+    layers = [
+        [make(item.weight_shape) * item.depth**-0.5 for item in PRODUCTS[:4]] for _ in range(LAYERS)
+    ]
+    norm = torch.ones(2560, device="cuda", dtype=torch.bfloat16)
+    floor = sum(weight.numel() for weight in layers[0]) * 2 / READ_TB_S / 1e6
+    for rows in (1, 8):
+        x = make(rows, 2560)
+        torch.cuda.synchronize()
+        exact = chain(reference, layers, norm, x).float()
+        results = {}
+        for pdl in (False, True):
+            triton_pdl.PDL = pdl
+            out: list[Tensor] = []
+            run = partial(lambda x, out: out.append(chain(triton_linear, layers, norm, x)), x, out)
+            taken = microseconds(run, [()]) / LAYERS
+            results[pdl] = out[-1].clone()  # of the last replay
+            print(
+                f"  {rows} rows, PDL {pdl!s:5} {taken:7.1f} µs, floor {floor:5.1f} "
+                f"({floor / taken:4.0%}), against plain {relative(results[pdl], exact):.1e}, "
+                f"as without PDL: {torch.equal(results[False], results[pdl])}",
+                flush=True,
+            )
+    triton_pdl.PDL = True
+
+
+def line(item: Product, rows: int, many: list[Arguments], exact: Tensor, tile: Tile | None) -> None:
+    """Compare and time one tile, or the usual one, and print it."""
+    fused = getattr(triton_linear, item.form) if tile is None else partial(tiled, item, tile)
+    try:
+        error = relative(fused(*many[0]), exact)
+        taken = microseconds(fused, many) if error < 1e-2 else float("nan")
+    except Exception as problem:  # noqa: BLE001 - a tile that does not fit is no answer
+        print(f"{item.name:9} {rows} {tile}: {type(problem).__name__}", flush=True)
+        return
+    rate = many[0][-1 if item.form != "linear_add" else 1].numel() * 2 / taken / 1e6
+    print(
+        f"{item.name:9} {rows:2} {taken:7.1f} µs {rate:6.2f} TB/s {rate / READ_TB_S:5.0%}  "
+        f"{error:.1e}  {tile or 'as set'}",
+        flush=True,
+    )
+
+
+def bench_products(with_tiles: bool, seconds: float) -> None:
+    print("product rows, time, rate, share, error, tile")
+    for rows, item in product((1, 8), PRODUCTS):
         weights = [
             torch.randn(item.weight_shape, device="cuda", dtype=torch.bfloat16) * item.depth**-0.5
             for _ in range(LAUNCHES)
         ]
-        for rows in (1, 2, 4, 8):
-            many = [arguments(item, rows, weight) for weight in weights]
-            fused, plain = getattr(triton_linear, item.form), getattr(reference, item.form)
-            time = microseconds(fused, many)
-            plain_time = microseconds(plain, many)
-            apart = float("nan")
-            if item.form.startswith("norm"):
-                apart = microseconds(partial(norm_apart, item.gated), many)
-            exact = plain(*[a.float() if isinstance(a, Tensor) else a for a in many[0]])
-            rate = weights[0].numel() * 2 / time / 1e6
-            errors = relative(fused(*many[0]), exact), relative(plain(*many[0]), exact)
-            print(
-                f"{item.name:10} {rows:5} {time:7.1f} {apart:10.1f} {plain_time:10.1f} {rate:6.2f}"
-                f" {rate / READ_TB_S:6.0%}  {errors[0]:.2e} ({errors[1]:.2e})",
-                flush=True,
-            )
-            if sweep and rows in (1, 2, 8):
-                sweep_tiles(item, rows, many)
-        del weights, many
+        many = [arguments(item, rows, weight) for weight in weights]
+        torch.cuda.synchronize()
+        wide = [a.float() if isinstance(a, Tensor) else a for a in many[0]]
+        exact = getattr(reference, item.form)(*wide)
+        for tile in [None, *(tiles(rows, item.gated) if with_tiles else [])]:
+            if tile is None or time.monotonic() - START < seconds:
+                line(item, rows, many, exact, tile)
+        if rows == 1:
+            triton_pdl.PDL = False
+            print("  without PDL:", end=" ")
+            line(item, rows, many, exact, None)
+            triton_pdl.PDL = True
 
 
-def tiles(rows: int, matrix_unit: bool, gated: bool) -> Iterator[object]:
+def tiles(rows: int, gated: bool) -> list[Tile]:
     """Tiles worth a try."""
-    if not matrix_unit:
-        for outputs, depth, warps in product((1, 2, 4, 8), (512, 1024, 2048), (2, 4, 8)):
-            held = outputs * depth * (2 if gated else 1) // (32 * warps)  # numbers a thread
-            if depth >= 256 * warps and 8 <= held <= 64:
-                yield Tile(outputs, depth, warps, 1)
-        return
-    for outputs, depth, warps, stages in product((16, 32, 64), (128, 256, 512), (4, 8), (3, 4, 6)):
-        stage = 2 * depth * (outputs * (2 if gated else 1) + 8)
-        if depth // warps >= 16 and stages * stage <= 110_000 and stage >= 4096:
-            yield Tile(outputs, depth, warps, stages)
-
-
-def sweep_tiles(item: Product, rows: int, many: list[Arguments]) -> None:
-    """Print the five best tiles; for one row also those of the matrix unit."""
-    few_from = triton_linear.MATRIX_UNIT_FROM
-    for matrix_unit in (False, True) if rows == 1 else (True,):
-        triton_linear.MATRIX_UNIT_FROM = 1 if matrix_unit else 9
-        found = []
-        for tile in tiles(rows, matrix_unit, item.gated):
-            try:
-                found.append((microseconds(partial(tiled, item, tile), many), tile))
-            except Exception as error:  # noqa: BLE001 - a tile that does not fit is no answer
-                print(f"    {tile}: {type(error).__name__}")
-        for time, tile in sorted(found, key=lambda pair: pair[0])[:5]:
-            print(f"    {'matrix' if matrix_unit else 'sums':6} {time:7.1f} µs  {tile}", flush=True)
-    triton_linear.MATRIX_UNIT_FROM = few_from
-
-
-def bench_norms() -> None:
-    print("norm              rows   fused   plain µs  share of bytes")
-    for rows in (1, 8, 64, 128, 256):
-        shape = (rows, 2560)
-        sets = [[torch.randn(shape, device="cuda").bfloat16() for _ in "xd"] for _ in range(36)]
-        ups = [torch.randn(rows, 19456, device="cuda").bfloat16() for _ in range(36)]
-        norm = torch.ones(2560, device="cuda", dtype=torch.bfloat16)
-        forms = {
-            "rms_norm": ([(x, norm, EPS) for x, _ in sets], 2 * 2),
-            "add_rms_norm": ([(x, d, norm, EPS) for x, d in sets], 4 * 2),
-            "swiglu_stacked": ([(up,) for up in ups], 3 * 2 * 9728 / 2560),
-        }
-        for name, (many, width) in forms.items():
-            fused, plain = getattr(triton_norm, name), getattr(reference, name)
-            time = microseconds(fused, many)
-            plain_time = microseconds(plain, many)
-            floor = rows * 2560 * width / READ_TB_S / 1e6
-            print(
-                f"{name:15} {rows:6} {time:7.1f} {plain_time:10.1f} {floor / time:8.0%}", flush=True
-            )
+    if rows == 1 and gated:
+        return [
+            Tile(2, 1024, 4, 1, ahead=2048),
+            Tile(1, 1024, 4, 1),
+            Tile(1, 2048, 4, 1),
+            Tile(4, 1024, 8, 1),
+        ]
+    if rows == 1:
+        return [
+            Tile(4, 1024, 4, 1, ahead=2048),
+            Tile(2, 1024, 4, 1, ahead=2048),
+            Tile(4, 1024, 4, 1),
+            Tile(2, 1024, 4, 1),
+            Tile(2, 2048, 4, 1),
+            Tile(1, 1024, 2, 1),
+        ]
+    if gated:
+        return [
+            Tile(32, 256, 4, 3),
+            Tile(16, 256, 4, 4, ahead=1024),
+            Tile(32, 256, 4, 4, ahead=2048),
+        ]
+    return [
+        Tile(16, 256, 4, 5),
+        Tile(16, 256, 4, 5, ahead=4096),
+        Tile(16, 512, 4, 4, ahead=1024),
+        Tile(32, 256, 4, 4, ahead=1024),
+    ]
 
 
 def bench_sampling() -> None:
-    print("sampler   dtype      rows   fused   plain µs   other draws")
-    for rows, dtype in product((1, 8, 64, 128, 256), (torch.bfloat16, torch.float32)):
+    print("sampler   dtype      rows  no PDL     PDL   plain µs   other draws")
+    cases = [(rows, torch.bfloat16) for rows in (1, 8, 64, 256)]
+    for rows, dtype in [*cases, (1, torch.float32)]:
         logits = torch.randn(rows, 4097, device="cuda").mul(3).to(dtype)
-        codes, stop = logits[:, :-1].contiguous(), logits[:, -1:].contiguous()
+        codes, stop = logits[:, :-1], logits[:, -1:]  # as from the model's head
+        alone = codes.clone(memory_format=torch.contiguous_format)  # rows begin on 16 bytes
         full = torch.full((rows,), 0.8, device="cuda")
         top_k = torch.full((rows,), 30, device="cuda")
         state = SamplingState(full, full, top_k, 30)
@@ -213,32 +248,38 @@ def bench_sampling() -> None:
                 partial(sampling.sample_semantic, logits, state, window, draws),
             ),
             "residual": (
-                partial(triton_sampling.sample_residual, codes, state, seed, seed, 3),
-                partial(sampling.sample_residual, codes, state, draws, 3),
+                partial(triton_sampling.sample_residual, alone, state, seed, seed, 3),
+                partial(sampling.sample_residual, alone, state, draws, 3),
             ),
         }
         for name, (fused, plain) in pairs.items():
             other = int((fused() != plain()).sum())
-            time, plain_time = microseconds(fused, [()] * 10), microseconds(plain, [()] * 10)
+            triton_pdl.PDL = False
+            slow = microseconds(fused, [()] * 10)
+            triton_pdl.PDL = True
+            taken, plain_time = microseconds(fused, [()] * 10), microseconds(plain, [()] * 10)
             kind = str(dtype).removeprefix("torch.")
             print(
-                f"{name:9} {kind:9} {rows:5} {time:7.1f} {plain_time:10.1f} {other:8}", flush=True
+                f"{name:9} {kind:9} {rows:5} {slow:7.1f} {taken:7.1f} {plain_time:10.1f} {other:8}",
+                flush=True,
             )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sweep", action="store_true", help="try other tiles for the products")
-    parser.add_argument("--only", choices=("linear", "norm", "sampling"))
+    parser.add_argument("--tiles", action="store_true", help="try other tiles for the products")
+    parser.add_argument("--seconds", type=float, default=100, help="no new tiles after these")
     options = parser.parse_args()
     torch.manual_seed(0)
-    print(torch.cuda.get_device_name())
-    if options.only in (None, "norm"):
-        bench_norms()
-    if options.only in (None, "sampling"):
-        bench_sampling()
-    if options.only in (None, "linear"):
-        bench_products(options.sweep)
+    print(torch.cuda.get_device_name(), flush=True)
+    parts = {
+        "chain": bench_chain,
+        "sampling": bench_sampling,
+        "products": partial(bench_products, options.tiles, options.seconds),
+    }
+    for name, part in parts.items():
+        part()
+        print(f"{name} done after {time.monotonic() - START:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
