@@ -151,10 +151,15 @@ class WriterPool:
         return records
 
     def _settle(self, record: Record, path: Path | None, target: Path) -> Record:
-        """Give the file its final name. A row that now has none loses its old file."""
+        """Give the file its final name.
+
+        A row that now has none loses its old file, unless the cause may pass: then the old
+        one may still be what the row says, and the next run knows.
+        """
         now = time.time()
         if path is None:
-            target.unlink(missing_ok=True)
+            if not record.passing:
+                target.unlink(missing_ok=True)
             return msgspec.structs.replace(record, time=now)
         size = path.stat().st_size
         path.replace(target)

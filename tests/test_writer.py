@@ -78,6 +78,12 @@ def test_a_row_that_fails_now_loses_the_file_it_had(pool):
     assert pool.ledger.get("r").file == ""
 
 
+def test_a_row_that_fails_in_passing_keeps_the_file_it_had(pool):
+    away = Record("a", "", "failed", reason="missing_audio", passing=True)
+    pool.write(job("a"), WriteJob(away, None))
+    assert pool.out.wav_path("a", ".wav").exists()
+
+
 def test_data_is_synced_before_its_name_and_its_name_before_its_record(pool, monkeypatch):
     steps = []
 
