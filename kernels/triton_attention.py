@@ -26,8 +26,8 @@ from fishcli.kernels.triton_heads import check_blocks
 
 PARTITION = 512  # positions whose sums are taken in one go
 TILE = 32  # positions of a step of the loop; 8 kB of keys and 8 kB of values
-STAGES = 4  # tiles in flight, a program: with the warps, they decide how many fit on the chip
-WARPS = 2  # few: they meet at barriers in every step
+STAGES = 3  # tiles in flight, a program: with the warps, they decide how many fit on the chip
+WARPS = 4  # two meet at fewer barriers, but four won at every size measured
 PROGRAMS = 1024  # about two for each place on the chip; those without a partition cost too
 
 

@@ -52,16 +52,14 @@ def one_row_tile(outputs: int, depth: int, gated: bool) -> Tile:
     """The tile for one row and a weight of (outputs, depth), or twice that if ``gated``."""
     if depth < 2048:
         return Tile(outputs=4, depth=256, warps=1, stages=1)
-    return Tile(outputs=2 if gated or outputs < 4096 else 4, depth=1024, warps=4, stages=1)
+    return Tile(outputs=2 if gated or depth > 8192 else 4, depth=1024, warps=4, stages=1)
 
 
 def few_rows_tile(outputs: int, depth: int, gated: bool, dtype: torch.dtype) -> Tile:
     """The same for 2 … MAX_ROWS rows."""
     if dtype == torch.float32:
         return Tile(outputs=16, depth=128, warps=4, stages=2)
-    if gated:
-        return Tile(outputs=32, depth=256, warps=4, stages=3, ahead=1024)
-    return Tile(outputs=16, depth=256, warps=4, stages=5, ahead=1024)
+    return Tile(outputs=16, depth=256 if gated else 512, warps=4, stages=4)
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -127,7 +125,7 @@ def _launch(
         "AHEAD": tile.ahead if x.is_cuda else 0,
         "num_warps": tile.warps,
         "num_stages": tile.stages,
-    } | launch_options(x)
+    } | launch_options(x, False if few else None)  # with few rows it cost more than it hid
     grid = (triton.cdiv(outputs, tile.outputs),)
     if few:
         if norm is not None:

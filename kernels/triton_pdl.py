@@ -24,9 +24,12 @@ from torch import Tensor
 PDL = True  # False: every kernel waits for its whole predecessor, for measurements
 
 
-def launch_options(x: Tensor) -> dict[str, bool]:
-    """Keywords of a launch that works on ``x``: the kernel's PDL and the launch's own."""
-    on = PDL and x.is_cuda and _knows_pdl(x.device)
+def launch_options(x: Tensor, wanted: bool | None = None) -> dict[str, bool]:
+    """Keywords of a launch that works on ``x``: the kernel's PDL and the launch's own.
+
+    ``wanted``: whether this kernel should start early; by default as PDL says.
+    """
+    on = (PDL if wanted is None else wanted) and x.is_cuda and _knows_pdl(x.device)
     return {"PDL": True, "launch_pdl": True} if on else {"PDL": False}
 
 
