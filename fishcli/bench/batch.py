@@ -48,13 +48,22 @@ def prompt_grid(config: ModelConfig, columns: int) -> torch.Tensor:
 
 
 class Batch:
-    """``slots`` rows whose timed frames lie around CONTEXT positions (fewer where the model's
-    context is short)."""
+    """``slots`` rows with prompts of one length and room for TIMED_FRAMES frames.
 
-    def __init__(self, ar: DualAR, slots: int, *, cuda_graph: bool = True) -> None:
+    By default the timed frames lie around CONTEXT positions (fewer where the model's context
+    is short).
+    """
+
+    def __init__(
+        self,
+        ar: DualAR,
+        slots: int,
+        *,
+        cuda_graph: bool = True,
+        prompt_length: int = CONTEXT - TIMED_FRAMES // 2,
+    ) -> None:
         self.slots = slots
-        limit = ar.config.slow.max_seq_len - TIMED_FRAMES
-        self.prompt_length = min(CONTEXT - TIMED_FRAMES // 2, limit)
+        self.prompt_length = min(prompt_length, ar.config.slow.max_seq_len - TIMED_FRAMES)
         positions = self.prompt_length + TIMED_FRAMES
         row_blocks = -(-positions // BLOCK_SIZE)
         self._runner = ModelRunner(ar, slots, row_blocks * BLOCK_SIZE, slots * row_blocks)

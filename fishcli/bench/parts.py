@@ -12,6 +12,7 @@ from fishcli.engine import bytes_per_token
 from fishcli.estimate import FRAME_RATE
 from fishcli.pipeline.models import Models
 
+PROMPT_COLUMNS, PROMPT_ROWS = (64, 300, 700), (1, 8)
 # Rows and seconds of each that the codec is timed with: a CPU takes long for more.
 CODEC_LOAD = {"cuda": (8, 10.0), "cpu": (2, 3.0)}
 
@@ -54,6 +55,19 @@ def frame_figures(models: Models, slots: int, *, cuda_graph: bool = True) -> dic
         "prefill_ms": 1000 * prefill_s,
         "prefill_columns": float(slots * batch.prompt_length),
     }
+
+
+def prefill_figures(models: Models) -> list[dict[str, float]]:
+    """Reading prompts of a few lengths: a text alone, and texts after references of about 10
+    and 30 seconds. Milliseconds for all rows together."""
+    figures = []
+    for columns in PROMPT_COLUMNS:
+        for rows in PROMPT_ROWS:
+            batch = Batch(models.ar, rows, prompt_length=columns)
+            milliseconds = 1000 * median_s(batch.prefill, models.device)
+            length = batch.prompt_length
+            figures.append({"rows": rows, "columns": length, "prefill_ms": milliseconds})
+    return figures
 
 
 def codec_figures(models: Models) -> dict[str, Any]:

@@ -14,7 +14,13 @@ import torch
 from fishcli.bench.ablate_engine import engine_ablations
 from fishcli.bench.ablate_pipeline import pipeline_ablations
 from fishcli.bench.machine import commit, machine
-from fishcli.bench.parts import bytes_per_frame, codec_figures, frame_figures, read_bandwidth
+from fishcli.bench.parts import (
+    bytes_per_frame,
+    codec_figures,
+    frame_figures,
+    prefill_figures,
+    read_bandwidth,
+)
 from fishcli.bench.rows import BenchRows, ReferenceKind, longest_text, make_rows
 from fishcli.bench.trace import trace_engine
 from fishcli.checkpoint import resolve
@@ -124,6 +130,8 @@ def _parts(
 ) -> None:
     """What the engine does alone, into ``document``."""
     graphs = settings.cuda_graph
+    if settings.frames:
+        document["prefill"] = prefill_figures(models)
     for slots in settings.frames:
         observer.note(f"one frame at batch {slots}")
         figures = frame_figures(models, slots, cuda_graph=graphs)

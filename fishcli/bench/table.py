@@ -35,6 +35,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
     """What was measured, then what others state."""
     if document["frames"]:
         yield frames_table(document)
+        yield prefill_table(document)
     for traced in document["traces"]:
         yield trace_table(traced)
     if document["ablations"]:
@@ -80,6 +81,18 @@ def frames_table(document: Mapping[str, Any]) -> Table:
             f"{line['achieved_tb_s'] / ceiling:.0%}",
             f"{line['prefill_ms']:.1f}",
         )
+    return table
+
+
+def prefill_table(document: Mapping[str, Any]) -> Table:
+    """One line a prompt length: reading the prompts of one row and of several."""
+    table = Table(title=f"reading prompts, {document['model']}")
+    for title in ("columns", "rows", "ms", "columns/s"):
+        table.add_column(title, justify="right")
+    for line in document["prefill"]:
+        rate = line["rows"] * line["columns"] / line["prefill_ms"] * 1000
+        cells = (str(line["columns"]), str(line["rows"]), f"{line['prefill_ms']:.1f}")
+        table.add_row(*cells, f"{rate:.0f}")
     return table
 
 

@@ -20,7 +20,7 @@ from fishcli.engine.prompts import PromptBatch
 # Shapes of captured prompt reading: rows, columns, and the most columns in all; beyond that
 # the device is busy long enough for launches one by one.
 PREFILL_ROWS = (1, 2, 4, 8, 16)
-PREFILL_WIDTHS = (32, 64, 128, 256, 384, 512)
+PREFILL_WIDTHS = (32, 64, 96, 128, 192, 256, 320, 384, 512, 768, 1024)
 PREFILL_LIMIT = 4096
 WARM_UP = 2  # eager runs before capture: they compile kernels and make library handles
 
