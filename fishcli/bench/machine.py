@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fishcli.pipeline.synthesis import device_name
+from fishcli.pipeline.summary import device_name
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from fishcli.checkpoint import Checkpoint, resolve
 from fishcli.errors import UsageError
@@ -26,17 +23,11 @@ from fishcli.metrics import RunMetrics
 from fishcli.outdir import OutputFolder
 from fishcli.pipeline.interrupt import TIME_LIMIT, Interrupted, Interrupts
 from fishcli.pipeline.line import Line, LineSettings, Observer
-from fishcli.pipeline.memory import MemoryPlan, memory_for
+from fishcli.pipeline.memory import memory_for
 from fishcli.pipeline.models import Models, load_models, pick_device, pick_ops
+from fishcli.pipeline.summary import Clock, Outcome, summarise
 from fishcli.plan import Plan, Policy, scan
-from fishcli.report import (
-    Rows,
-    RunReport,
-    host_memory_gb,
-    machine,
-    run_figures,
-    write_report,
-)
+from fishcli.report import RunReport, write_report
 from fishcli.results import write_results
 from fishcli.settings import SynthSettings
 from fishcli.writer import FileFormat
@@ -74,24 +65,6 @@ def row_source(manifest: Manifest, settings: SynthSettings) -> RowSource:
     return RowSource(manifest, defaults)
 
 
-@dataclass(slots=True)
-class _Clock:
-    """Seconds of the phases of a run, one after the other, for its report."""
-
-    started: float = field(default_factory=time.perf_counter)
-    phases: dict[str, float] = field(default_factory=dict)
-    _last: float = field(default_factory=time.perf_counter)
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.phases[name] = now - self._last
-        self._last = now
-
-    @property
-    def elapsed(self) -> float:
-        return time.perf_counter() - self.started
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
     """What is settled before the models are loaded."""
@@ -111,7 +84,7 @@ class _Run:
         self._settings = settings
         self._observer = observer
         self._interrupts = interrupts
-        self._clock = _Clock()
+        self._clock = Clock()
         self._begin = time.monotonic()
         self._out = OutputFolder(out, settings.layout)
         self._device = pick_device(settings.device)
@@ -170,7 +143,7 @@ class _Run:
         # Rows that a policy leaves alone count as skipped: they are not this run's work.
         metrics = RunMetrics(counts.rows, counts.failed, counts.skipped + counts.left)
         metrics.reasons.update(job.plan.failed_reasons)
-        outcome = _Outcome()
+        outcome = Outcome(job.plan.skipped_capped)
         try:
             if counts.todo:
                 self._generate(job, metrics, outcome)
@@ -179,11 +152,13 @@ class _Run:
             self._clock.lap("results_s")
         except Interrupted as interruption:
             outcome.interruption = interruption
-        report = self._report(job, metrics, outcome)
+        report = summarise(
+            job.checkpoint, self._settings, self._device, metrics, outcome, self._clock
+        )
         write_report(self._out, report, job.ledger)
         return report
 
-    def _generate(self, job: _Job, metrics: RunMetrics, outcome: _Outcome) -> None:
+    def _generate(self, job: _Job, metrics: RunMetrics, outcome: Outcome) -> None:
         with self._interrupts.stoppable():
             models = load_models(
                 job.checkpoint, self._device, pick_ops(self._device, self._observer.note)
@@ -218,72 +193,3 @@ class _Run:
             finish_by=finish_by,
             stop_by=stop_by,
         )
-
-    def _report(self, job: _Job, metrics: RunMetrics, outcome: _Outcome) -> RunReport:
-        rows = _rows(metrics)
-        interruption = outcome.interruption
-        return RunReport(
-            rows=rows,
-            exit_code=_exit_code(rows, job.plan.skipped_capped, interruption),
-            ended="complete" if interruption is None else str(interruption),
-            model=job.checkpoint.name,
-            weights=job.checkpoint.weights,
-            device=device_name(self._device),
-            dtype="bfloat16" if self._device.type == "cuda" else "float32",
-            wall_s=self._clock.elapsed,
-            reasons=dict(metrics.reasons),
-            settings=self._settings.run_wide(),
-            machine=machine(torch=str(torch.__version__)),
-            peak_memory_gb=peak_memory_gb(self._device),
-            **outcome.figures(self._clock.phases),
-            **run_figures(metrics),
-        )
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """How generating went, as far as it came."""
-
-    memory: MemoryPlan | None = None
-    line: Line | None = None
-    interruption: Interrupted | None = None
-
-    def figures(self, phases: dict[str, float]) -> dict[str, Any]:
-        if self.line is None or self.memory is None:
-            return {"stages": phases}
-        occupancy = self.line.engine_stats.occupancy(self.memory.slots)
-        stages = {**phases, **asdict(self.line.stage_times)}
-        return {"stages": stages, "slots": self.memory.slots, "occupancy": occupancy}
-
-
-def device_name(device: torch.device) -> str:
-    """The GPU's product name, or ``cpu``."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def peak_memory_gb(device: torch.device) -> dict[str, float]:
-    """Largest memory use of this process so far, by where."""
-    peaks = {"host": host_memory_gb()}
-    if device.type == "cuda":
-        peaks["device"] = torch.cuda.max_memory_reserved(device) / 1e9
-    return peaks
-
-
-def _rows(metrics: RunMetrics) -> Rows:
-    status = metrics.status
-    done = status["ok"] + status["capped"] + status["failed"] + metrics.skipped
-    return Rows(
-        read=metrics.rows_total,
-        ok=status["ok"],
-        capped=status["capped"],
-        failed=status["failed"],
-        skipped=metrics.skipped,
-        pending=metrics.rows_total - done,
-    )
-
-
-def _exit_code(rows: Rows, skipped_capped: int, interruption: Interrupted | None) -> int:
-    """0 only if every row of the manifest is ok, whichever run made it so."""
-    if interruption is not None:
-        return interruption.exit_code
-    return 3 if rows.capped or rows.failed or skipped_capped else 0
