@@ -22,7 +22,6 @@ import argparse
 import filecmp
 import json
 import os
-import platform
 import random
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from typing import Any
 import torch
 
 from fishcli.audio import write_audio
+from fishcli.bench.machine import commit, machine
 from fishcli.checkpoint import resolve
 from fishcli.decoder import decode_rows
 from fishcli.engine import ListSource
@@ -81,7 +81,13 @@ def main() -> int:
         figures = measure(Path(folder), arguments.rows, arguments.repeats)
     show(figures)
     if arguments.json:
-        document = {"rows": arguments.rows, "machine": machine(load), **figures}
+        document = {
+            "commit": commit(),
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": {**machine(CPU), "load_before": round(load, 2)},
+            "rows": arguments.rows,
+            **figures,
+        }
         arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return 0 if figures["ratio"] <= ALLOWED else 1
 
@@ -176,16 +182,6 @@ def compare(ours: Path, plain: Path, rows: int) -> None:
     _, different, missing = filecmp.cmpfiles(ours, plain, names, shallow=False)
     assert not different and not missing, (different, missing)
     assert len(names) >= 0.9 * rows, f"only {len(names)} of {rows} rows have audio"
-
-
-def machine(load: float) -> dict[str, Any]:
-    return {
-        "cpu_cores": len(os.sched_getaffinity(0)),
-        "load_before": round(load, 2),
-        "torch": str(torch.__version__),
-        "torch_threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-    }
 
 
 def rounded(seconds: list[float]) -> list[float]:

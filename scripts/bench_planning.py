@@ -50,12 +50,28 @@ def main() -> int:
     if arguments.child:
         plan_once(*map(Path, arguments.child))
         return 0
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="fishcli-planning-") as folder:
         figures = measure(Path(folder), arguments.rows)
     show(figures)
     if arguments.json:
-        machine = {"python": platform.python_version(), "cpus": os.cpu_count()}
-        document = {"rows": arguments.rows, "clips": CLIPS, **machine, "cases": figures}
+        from fishcli.bench.machine import commit  # noqa: PLC0415 - torch, which planning avoids
+
+        machine = {
+            "cpu_cores": len(os.sched_getaffinity(0)),
+            "load_before": round(load, 2),
+            "python": platform.python_version(),
+            "pyarrow": pa.__version__,
+        }
+        document = {
+            "commit": commit(Path(__file__)),
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": machine,
+            "rows": arguments.rows,
+            "clips": CLIPS,
+            "allowed": {"wall_s": BUDGET_S, "peak_mb": BUDGET_MB},
+            "cases": figures,
+        }
         arguments.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     share = arguments.rows / 1_000_000
     within = [f["wall_s"] <= BUDGET_S * share and f["peak_mb"] <= BUDGET_MB for f in figures]
