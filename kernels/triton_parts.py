@@ -47,8 +47,8 @@ def product_kernel(
     if AHEAD:
         line: tl.constexpr = 1024 // weight_ptr.dtype.element_ty.primitive_bitwidth
         early = first * BLOCK_IN + tl.arange(0, AHEAD // line) * line
-        inside = (source >= 0)[:, None] & (early < DEPTH)[None, :]
-        prefetch(weight_ptr + source[:, None] * DEPTH + early[None, :], inside)
+        asked = (source >= 0)[:, None] & (early < DEPTH)[None, :]
+        prefetch(weight_ptr + source[:, None] * DEPTH + early[None, :], asked)
     wait_for_inputs(PDL)
     x_at = x_ptr + row[:, None] * DEPTH + lane[None, :]
     weight_at = weight_ptr + source[None, :] * DEPTH + lane[:, None]
@@ -60,9 +60,9 @@ def product_kernel(
             x = tl.load(x_at + start, mask=held, other=0.0)
             weights = tl.load(weight_at + start)
         else:
-            inside = start + lane < DEPTH
-            x = tl.load(x_at + start, mask=held & inside[None, :], other=0.0)
-            weights = tl.load(weight_at + start, mask=inside[:, None], other=0.0)
+            known = start + lane < DEPTH
+            x = tl.load(x_at + start, mask=held & known[None, :], other=0.0)
+            weights = tl.load(weight_at + start, mask=known[:, None], other=0.0)
         sums = tl.dot(x, weights, sums, input_precision="ieee")
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     if GATED:

@@ -16,7 +16,6 @@ import argparse
 import multiprocessing
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, wait
@@ -195,7 +194,9 @@ def compile_all(many_rows: list[int]) -> dict[Key, str]:
     for future in done:
         broken = future.exception()
         problems[futures[future]] = type(broken).__name__ if broken else future.result()
-    pool.shutdown(wait=not late, cancel_futures=True)
+    for child in multiprocessing.active_children() if late else ():
+        child.terminate()
+    pool.shutdown(cancel_futures=True)
     say(f"{len(done)} of {len(keys)} candidates compiled after {time.monotonic() - START:.0f} s")
     return problems
 
@@ -368,5 +369,3 @@ def main() -> None:
 if __name__ == "__main__":
     with torch.inference_mode():
         main()
-    sys.stdout.flush()
-    os._exit(0)  # a process that compiles a candidate for ever must not keep this one
