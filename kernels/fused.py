@@ -1,8 +1,7 @@
 """The fused forms of :class:`~fishcli.kernels.ops.Ops`: Triton kernels, and cuBLAS between.
 
 Importing this needs Triton. Products of a few rows stream the weights through our own
-kernels; larger ones are cuBLAS's, with our kernels around them, but for those of
-:data:`fishcli.kernels.triton_gemm.TILES`.
+kernels; larger ones are cuBLAS's, with our kernels around them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fishcli.kernels import triton_gemm, triton_linear, triton_norm, triton_sampling
+from fishcli.kernels import triton_linear, triton_norm, triton_sampling
 from fishcli.kernels.ops import PLAIN, Ops
 from fishcli.kernels.sampling import CounterDraws, Draws, SamplingState
 from fishcli.kernels.triton_attention import AttentionWorkspace, paged_decode_attention
@@ -32,12 +31,7 @@ def _streams(x: Tensor) -> bool:
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     flat = _flat(x)
-    if _streams(flat):
-        out = triton_linear.linear(flat, weight)
-    elif tile := triton_gemm.tile_for(flat, weight):
-        out = triton_gemm.linear(flat, weight, tile)
-    else:
-        out = F.linear(flat, weight)
+    out = triton_linear.linear(flat, weight) if _streams(flat) else F.linear(flat, weight)
     return out.view(*x.shape[:-1], -1)
 
 
@@ -45,8 +39,6 @@ def norm_linear(x: Tensor, norm: Tensor, eps: float, weight: Tensor) -> Tensor:
     flat = _flat(x)
     if _streams(flat):
         out = triton_linear.norm_linear(flat, norm, eps, weight)
-    elif tile := triton_gemm.tile_for(flat, weight):
-        out = triton_gemm.norm_linear(flat, norm, eps, weight, tile)
     else:
         out = F.linear(triton_norm.rms_norm(flat, norm, eps), weight)
     return out.view(*x.shape[:-1], -1)
@@ -56,8 +48,6 @@ def norm_swiglu_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> 
     flat = _flat(x)
     if _streams(flat):
         out = triton_linear.norm_swiglu_linear(flat, norm, eps, gate_up)
-    elif tile := triton_gemm.tile_for(flat, gate_up):
-        out = triton_gemm.norm_swiglu_linear(flat, norm, eps, gate_up, tile)
     else:
         both = F.linear(triton_norm.rms_norm(flat, norm, eps), gate_up)
         out = triton_norm.swiglu_stacked(both)
@@ -69,9 +59,6 @@ def linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
     flat = _flat(x)
     if _streams(flat):
         out = triton_linear.linear_add(flat, weight, _flat(residual))
-        return out.view(residual.shape)
-    if tile := triton_gemm.tile_for(flat, weight):
-        out = triton_gemm.linear_add(flat, weight, _flat(residual), tile)
         return out.view(residual.shape)
     residual.view(flat.shape[0], -1).addmm_(flat, weight.t())
     return residual

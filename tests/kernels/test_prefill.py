@@ -17,6 +17,7 @@ from fishcli.kernels.triton_prefill import paged_prefill_attention
 from tests.kernels.cases import error, judge_kv, make_paged_kv, normal, poisoned_memory
 
 FLOAT32 = 2e-6
+LONG = 2048  # positions; beyond them the error may grow with the root of the number of sums
 BFLOAT16 = 1.5
 # heads, KV heads, head_dim, block_size, (start, new positions) of each row, blocks of a table row
 SHAPES = [
@@ -93,10 +94,13 @@ def test_attention_agrees_with_its_twin(shape, like, generator):
     assert out.dtype == q.dtype and out.shape == q.shape
     judge = judged(q, kv, starts)
     twin = judged(q, kv, starts, q.dtype)
-    for row, (_, new) in enumerate(shape[4]):
+    for row, (start, new) in enumerate(shape[4]):
         exact = judge[row, :new]
         assert exact.isfinite().all()
-        bound = FLOAT32 if q.dtype == torch.float32 else BFLOAT16 * error(twin[row, :new], exact)
+        if q.dtype == torch.float32:
+            bound = FLOAT32 * max(1.0, (start + new) / LONG) ** 0.5
+        else:
+            bound = BFLOAT16 * error(twin[row, :new], exact)
         assert error(out[row, :new], exact) <= bound, row
 
 
