@@ -55,7 +55,7 @@ def norm_swiglu_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> 
 
 
 def linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    """Writes into ``residual`` where cuBLAS adds: the sum is then rounded once, not twice."""
+    """Rounds the sum once, where the twin rounds twice; cuBLAS writes into ``residual``."""
     flat = _flat(x)
     if _streams(flat):
         out = triton_linear.linear_add(flat, weight, _flat(residual))

@@ -82,7 +82,7 @@ def norm_swiglu_linear(x: Tensor, norm: Tensor, eps: float, gate_up: Tensor) -> 
 
 
 def linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-    """residual + x Wᵀ, the product rounded first; see the twin. residual: (rows, out)."""
+    """residual + x Wᵀ, rounded once, as cuBLAS does; see the twin. residual: (rows, out)."""
     return _launch(x, weight, residual=residual)
 
 

@@ -100,12 +100,13 @@ def one_row_kernel(
         sums += _row_sums(weights, x, BLOCK_OUT, BLOCK_IN)
         weights = following
     dtype: tl.constexpr = out_ptr.dtype.element_ty
-    out = tl.sum(sums, axis=1).to(dtype)
+    total = tl.sum(sums, axis=1)
+    out = total.to(dtype)
     if GATED:
         out = silu_times(out, tl.sum(up_sums, axis=1).to(dtype), dtype)
     if residual_ptr is not None:
         residual = tl.load(residual_ptr + entry, mask=entry < OUTPUTS, other=0.0)
-        out = (residual.to(tl.float32) + out.to(tl.float32)).to(dtype)
+        out = (residual.to(tl.float32) + total).to(dtype)
     tl.store(out_ptr + entry, out, mask=entry < OUTPUTS)
 
 
@@ -162,12 +163,13 @@ def few_rows_kernel(
         if GATED:
             up_sums = tl.dot(ups, x, up_sums, input_precision="ieee")
     dtype: tl.constexpr = out_ptr.dtype.element_ty
-    out = tl.sum(sums, axis=0).to(dtype)
+    total = tl.sum(sums, axis=0)
+    out = total.to(dtype)
     if GATED:
         out = silu_times(out, tl.sum(up_sums, axis=0).to(dtype), dtype)
     at = row[None, :] * OUTPUTS + entry[:, None]
     inside = (row < rows)[None, :] & (entry < OUTPUTS)[:, None]
     if residual_ptr is not None:
         residual = tl.load(residual_ptr + at, mask=inside, other=0.0)
-        out = (residual.to(tl.float32) + out.to(tl.float32)).to(dtype)
+        out = (residual.to(tl.float32) + total).to(dtype)
     tl.store(out_ptr + at, out, mask=inside)

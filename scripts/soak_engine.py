@@ -2,11 +2,11 @@
 
 ``python scripts/soak_engine.py [--model random:s2-pro] [--rows 2000] [--slots 64] [--json FILE]``
 
-Runs the engine alone over rows of very different lengths and takes the time of every look
-at which all slots were full and no prompt was read. Holds if the median time a frame of the
-last tenth is within 3 % of the first tenth's at equal context (looks are compared whose mean
-number of cached positions agrees within 5 %), reserved device memory does not grow after the
-first tenth, and no block is lost.
+Runs the engine alone over rows of very different lengths and times every frame on the
+device itself, between two events, so that prompts read between frames do not count. Holds if
+the median frame of the last tenth of the full batches is within 3 % of the first tenth's at
+equal context (frames are compared whose mean number of cached positions agrees within 5 %),
+reserved device memory does not grow after the first tenth, and no block is lost.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import torch
 
 from fishcli.bench.rows import longest_text, make_rows
 from fishcli.bench.run import PROMPT_OVERHEAD, commit, machine
 from fishcli.checkpoint import resolve
-from fishcli.engine import Engine, ListSource
+from fishcli.engine import ListSource
 from fishcli.estimate import estimate_frames
 from fishcli.pipeline.build import build_engine
 from fishcli.pipeline.memory import Need, plan_memory
@@ -39,13 +41,39 @@ SAME_CONTEXT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One stretch of frames between two hand-overs."""
+class Frame:
+    """One frame of the whole batch."""
 
-    frame_ms: float
+    milliseconds: float
     context: float  # mean cached positions of the rows
-    reserved: int  # bytes of the device
-    steady: bool  # all slots full, no prompt read
+
+
+class FrameTimer:
+    """Times frames where they run: by events on a GPU, by the clock on a CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._spans: list[tuple[Any, Any]] = []
+
+    def timed(self, frame: Callable[[], None]) -> None:
+        """Run one frame between two marks."""
+        start = self._mark()
+        frame()
+        self._spans.append((start, self._mark()))
+
+    def milliseconds(self) -> list[float]:
+        """Of every frame so far, once the device has come to its end."""
+        if not self._cuda:
+            return [1000 * (end - start) for start, end in self._spans]
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in self._spans]
+
+    def _mark(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 def main() -> int:
@@ -58,8 +86,8 @@ def main() -> int:
     device = pick_device("auto")
     ops = pick_ops(device, print)
     models = load_models(resolve(arguments.model, device), device, ops)
-    looks = run(models, arguments.rows, arguments.slots)
-    result = judge(looks) | {
+    frames, reserved = run(models, arguments.rows, arguments.slots)
+    result = judge(frames, reserved) | {
         "model": arguments.model,
         "rows": arguments.rows,
         "slots": arguments.slots,
@@ -72,27 +100,32 @@ def main() -> int:
     return 0 if result["holds"] else 1
 
 
-def run(models: Models, count: int, slots: int) -> list[Look]:
-    """Generate all rows; the engine checks its blocks at the end."""
+def run(models: Models, count: int, slots: int) -> tuple[list[Frame], list[int]]:
+    """Generate all rows; the engine checks its blocks at the end.
+
+    Returns the frames of full batches, and the device memory reserved at each hand-over.
+    """
     requests, need = make_requests(models, count)
     config = models.checkpoint.config
     memory = plan_memory(config, models.weight_bytes, need, slots, models.device, models.dtype)
     engine = build_engine(models, memory)
-    looks: list[Look] = []
-    frames, prefills, last = 0, 0, time.perf_counter()
+    timer, contexts, reserved = FrameTimer(models.device), [], []
+    step = engine.run_frame
+
+    def timed_step() -> None:
+        rows = engine.rows
+        contexts.append(mean(row.cached for row in rows) if len(rows) == slots else 0.0)
+        timer.timed(step)
+
+    engine.run_frame = timed_step  # type: ignore[method-assign]
     for _ in engine.generate(ListSource(requests)):
-        now, stats = time.perf_counter(), engine.stats
-        if stats.frames > frames:
-            looks.append(
-                Look(
-                    frame_ms=1000 * (now - last) / (stats.frames - frames),
-                    context=mean_context(engine),
-                    reserved=reserved(models.device),
-                    steady=engine.active == slots and stats.prefill_rows == prefills,
-                )
-            )
-        frames, prefills, last = stats.frames, stats.prefill_rows, now
-    return looks
+        reserved.append(reserved_bytes(models.device))
+    frames = [
+        Frame(milliseconds, context)
+        for milliseconds, context in zip(timer.milliseconds(), contexts, strict=True)
+        if context
+    ]
+    return frames, reserved
 
 
 def make_requests(models: Models, count: int) -> tuple[list[Request], Need]:
@@ -119,32 +152,25 @@ def make_requests(models: Models, count: int) -> tuple[list[Request], Need]:
     return requests, Need(columns, rows.longest, has_references=False)
 
 
-def mean_context(engine: Engine) -> float:
-    """Mean cached positions of the running rows."""
-    rows = engine.rows
-    return mean(row.cached for row in rows) if rows else 0.0
-
-
-def reserved(device: torch.device) -> int:
+def reserved_bytes(device: torch.device) -> int:
     """Bytes that torch holds of the device."""
     return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
 
-def judge(looks: list[Look]) -> dict[str, object]:
-    """First against last tenth of the steady looks."""
-    steady = [look for look in looks if look.steady]
-    tenth = max(1, len(steady) // 10)
-    first, last = steady[:tenth], steady[-tenth:]
+def judge(frames: list[Frame], reserved: list[int]) -> dict[str, object]:
+    """First against last tenth of the full batches."""
+    tenth = max(1, len(frames) // 10)
+    first, last = frames[:tenth], frames[-tenth:]
     pairs = [
-        (a.frame_ms, b.frame_ms)
+        (a.milliseconds, b.milliseconds)
         for a in first
         for b in last
         if abs(a.context - b.context) <= SAME_CONTEXT * a.context
     ]
     if not pairs:
-        return {"holds": False, "why": "no looks of equal context", "steady_looks": len(steady)}
+        return {"holds": False, "why": "no frames of equal context", "full_frames": len(frames)}
     before, after = median(a for a, _ in pairs), median(b for _, b in pairs)
-    start, end = max(look.reserved for look in looks[: len(looks) // 10 + 1]), looks[-1].reserved
+    start, end = max(reserved[: len(reserved) // 10 + 1]), reserved[-1]
     return {
         "holds": abs(after / before - 1) <= ALLOWED_DRIFT and end <= start,
         "first_tenth_frame_ms": before,
@@ -152,8 +178,7 @@ def judge(looks: list[Look]) -> dict[str, object]:
         "drift": after / before - 1,
         "reserved_gb_after_first_tenth": start / 1e9,
         "reserved_gb_at_end": end / 1e9,
-        "looks": len(looks),
-        "steady_looks": len(steady),
+        "full_frames": len(frames),
     }
 
 

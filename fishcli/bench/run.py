@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -39,6 +40,7 @@ from fishcli.report import Spread, host_memory_gb
 from fishcli.settings import MAX_BATCH_SIZE_LIMIT
 from fishcli.writer import FileFormat
 
+Save = Callable[[dict[str, Any]], None]
 SCHEMA = 1
 ROWS_PER_SLOT = 8  # rows are at least so many times the concurrency
 PROMPT_OVERHEAD = 120  # positions of a prompt beyond its text, generously
@@ -79,8 +81,13 @@ class BenchSettings:
         return self.max_batch_size or concurrency
 
 
-def run_bench(settings: BenchSettings, observer: Observer) -> dict[str, Any]:
+def run_bench(
+    settings: BenchSettings, observer: Observer, save: Save = lambda _: None
+) -> dict[str, Any]:
     """Measure, and return the document that is written as JSON. Times in seconds.
+
+    ``save`` gets the document after every part, so that a bench that is cut short leaves
+    what it had measured.
 
     What is not measured is absent. A run has ``device_idle`` and ``host_waits_per_frame``
     where the engine was also traced at its batch size: profiling the run itself would slow it.
@@ -118,32 +125,39 @@ def run_bench(settings: BenchSettings, observer: Observer) -> dict[str, Any]:
     }
     if load_memory is not None:
         document["load_memory_gb"] = load_memory
-    _parts(models, settings, document, observer)
+    save(document)
+    for _ in _parts(models, settings, document, observer):
+        save(document)
     for concurrency in settings.concurrency:
         run = _measure(models, settings, concurrency, observer)
         document["runs"].append(run | _known(document, run["max_batch_size"]))
+        save(document)
     return document
 
 
 def _parts(
     models: Models, settings: BenchSettings, document: dict[str, Any], observer: Observer
-) -> None:
-    """What the engine does alone, into ``document``."""
+) -> Iterator[None]:
+    """What the engine does alone, into ``document``; yields after each part."""
     graphs = settings.cuda_graph
     if settings.frames:
         document["prefill"] = prefill_figures(models)
+        yield
     for slots in settings.frames:
         observer.note(f"one frame at batch {slots}")
         figures = frame_figures(models, slots, cuda_graph=graphs)
         document["frames"].append({"slots": slots} | figures)
+        yield
     for slots in settings.trace:
         observer.note(f"tracing the engine at batch {slots}")
         traced = trace_engine(models, slots, cuda_graph=graphs)
         document["traces"].append({"slots": slots} | traced)
+        yield
     if settings.ablate:
         for ablation in chain(engine_ablations(models), pipeline_ablations(models)):
             observer.note(f"measured without and with: {ablation.name}, {ablation.measured}")
             document["ablations"].append(asdict(ablation))
+            yield
 
 
 def _known(document: dict[str, Any], slots: int) -> dict[str, float]:

@@ -59,7 +59,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
     ] = "none",
     seed: Annotated[int, typer.Option(help="Seed of texts and lengths.")] = 0,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures here.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write all figures here, after every part."),
     ] = None,
 ) -> None:
     """Measure the whole pipeline to WAV files, and its parts alone."""
@@ -84,11 +85,14 @@ def bench(  # noqa: PLR0913, PLR0917 - one parameter a flag
         reference=reference,  # type: ignore[arg-type]  # the dataclass checks it
         seed=seed,
     )
+
+    def save(document: dict[str, Any]) -> None:
+        if json_file is not None:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(json_file, msgspec.json.format(msgspec.json.encode(document), indent=1))
+
     with observer() as watching:
-        document: dict[str, Any] = run_bench(settings, watching)
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(json_file, msgspec.json.format(msgspec.json.encode(document), indent=1))
+        document = run_bench(settings, watching, save)
     console = Console()
     for table in tables(document):
         console.print(table)

@@ -119,7 +119,7 @@ class Engine:
             self._make_room()
             self._runner.set_table(self._scheduler.tables())
             for _ in range(self.settings.look_every):
-                self._frame()
+                self.run_frame()
             # Only rows that were in their slots at that moment may be judged by the snapshot.
             snapshots.append((self._runner.snapshot(), dict(self._scheduler.running)))
             while len(snapshots) > self.settings.lag:
@@ -192,7 +192,8 @@ class Engine:
             self._swapped.appendleft((row, swapped))
             self.stats.preempted += 1
 
-    def _frame(self) -> None:
+    def run_frame(self) -> None:
+        """One frame of all rows in slots; called by :meth:`generate`, or by who times it."""
         for stretch in self._scheduler.frame():
             self._runner.frame(stretch)
         self.stats.frames += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ class Watched:
     document: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     in_flight: list[int] = field(default_factory=lambda: [0])
+    saved: list[dict[str, Any]] = field(default_factory=list)
 
     def note(self, line: str) -> None:
         self.notes.append(line)
@@ -69,5 +71,7 @@ def bench() -> Watched:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(line, "ClosedLoop", WatchedLoop)
-        watched.document = run_bench(settings, watched)
+        watched.document = run_bench(
+            settings, watched, lambda document: watched.saved.append(copy.deepcopy(document))
+        )
     return watched

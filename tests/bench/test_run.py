@@ -40,6 +40,15 @@ def test_the_document_holds_what_others_read(bench):
     assert (run["concurrency"], run["max_batch_size"], run["rows"]) == (CONCURRENCY, SLOTS, ROWS)
 
 
+def test_every_part_is_saved_when_it_is_done(bench):
+    """A bench that is cut short leaves what it had measured."""
+    assert [len(saved["runs"]) for saved in bench.saved] == sorted(
+        len(saved["runs"]) for saved in bench.saved
+    )
+    assert bench.saved[0]["runs"] == [] and "codec" in bench.saved[0]
+    assert bench.saved[-1] == bench.document
+
+
 def test_figures_of_a_run_agree_with_its_rows(bench):
     (run,) = bench.document["runs"]
     config_positions = 512
