@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import itertools
 import os
+import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,8 @@ OURS = ("metadata.jsonl", "results.parquet", "report.json", "report.html", "wavs
 
 _counter = itertools.count()
 _host = "".join(c if c.isalnum() else "-" for c in socket.gethostname())[:32]
+# In a container every start may get the same process id; this tells them apart.
+_start = secrets.token_hex(4)
 
 
 class OutputFolder:
@@ -68,12 +71,18 @@ class OutputFolder:
     def remove_leftovers(self) -> int:
         """Delete temporary files of processes of this host that are gone; how many."""
         removed = 0
-        for file in (self.path / ".tmp").glob(f"{_host}.*"):
-            process = file.name.removeprefix(f"{_host}.").partition(".")[0]
-            if process.isdigit() and not _alive(int(process)):
+        for file in self._temporaries():
+            process, start, *_ = file.name.lstrip(".").removeprefix(f"{_host}.").split(".")
+            if process.isdigit() and not _alive(int(process), start):
                 file.unlink(missing_ok=True)
                 removed += 1
         return removed
+
+    def _temporaries(self) -> Iterator[Path]:
+        """Temporary files of this host: audio, and what :func:`atomic_write` left aside."""
+        yield from (self.path / ".tmp").glob(f"{_host}.*.*")
+        yield from self.path.glob(f".{_host}.*.*")
+        yield from self.cache.rglob(f".{_host}.*.*")
 
     def refuse_input(self, manifest: Path) -> None:
         """Raise :class:`UsageError` if the run would write where its manifest lies."""
@@ -179,10 +188,13 @@ def fsync_folder(folder: Path) -> None:
 
 
 def _temporary_name(suffix: str) -> str:
-    return f"{_host}.{os.getpid()}.{next(_counter)}{suffix}"
+    return f"{_host}.{os.getpid()}.{_start}.{next(_counter)}{suffix}"
 
 
-def _alive(process: int) -> bool:
+def _alive(process: int, start: str) -> bool:
+    """Whether the process that made a temporary file may still be at work."""
+    if process == os.getpid():
+        return start == _start
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -10,6 +10,7 @@ from typing import IO
 import msgspec
 import pytest
 
+from fishcli import outdir
 from fishcli.errors import RunError, UsageError
 from fishcli.outdir import OutputFolder, atomic_write
 
@@ -100,6 +101,37 @@ def test_temporary_names_are_fresh_and_those_of_dead_processes_are_removed(
     (mine.parent / "other-host.1.2.wav").touch()
     assert out.remove_leftovers() == 1
     assert mine.exists()
+
+
+@pytest.mark.parametrize("folder", [".", ".cache", ".cache/clips"])
+def test_files_put_aside_by_a_killed_process_are_removed(tmp_path: Path, folder: str) -> None:
+    place = tmp_path / folder
+    place.mkdir(parents=True, exist_ok=True)
+    code = (
+        "import os, sys, pathlib; from fishcli.outdir import atomic_write\n"
+        "atomic_write(pathlib.Path(sys.argv[1]) / 'f', lambda file: os.kill(os.getpid(), 9))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(place)], check=False)
+    before = set(place.glob(".*.tmp"))
+    assert len(before) == 1
+    others = place / ".other-host.1.2.3.tmp"
+    others.touch()
+    assert OutputFolder(tmp_path).remove_leftovers() == 1
+    assert set(place.glob(".*.tmp")) == {others}
+
+
+def test_a_process_that_had_our_number_before_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, where every start of the command is process 1."""
+    out = OutputFolder(tmp_path)
+    before = out.temporary_path(".wav")
+    before.touch()
+    monkeypatch.setattr(outdir, "_start", "another")
+    mine = out.temporary_path(".wav")
+    mine.touch()
+    assert out.remove_leftovers() == 1
+    assert (before.exists(), mine.exists()) == (False, True)
 
 
 def test_a_rerun_with_the_same_settings_is_let_in(tmp_path: Path) -> None:
