@@ -128,7 +128,7 @@ def _stored(store: Path) -> Iterator[_Entry]:
     try:
         with store.open("rb") as file:
             for line in file:
-                with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                     yield decode(line)
     except FileNotFoundError:
         return

@@ -25,6 +25,9 @@ LENGTH_BITS = 24
 OFFSET_BITS = 44
 LINE_LIMIT = 2**LENGTH_BITS
 
+# What decoding a damaged line may raise; RecursionError where it is nested too deeply.
+NOT_A_RECORD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 Status = Literal["ok", "capped", "failed"]
 
 
@@ -183,7 +186,7 @@ class Ledger:
         for line in iter(partial(file.readline, LINE_LIMIT - 1), b""):
             try:
                 record = _decode(line) if line.endswith(b"\n") else None
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except NOT_A_RECORD:
                 record = None
             if record is not None:
                 self._note(number, offset, len(line), record)

@@ -104,7 +104,9 @@ def test_torn_and_foreign_lines_in_the_store_cost_a_hash_at_most(
 ) -> None:
     store = tmp_path / "references.jsonl"
     first = ReferenceDigests(store).digest(clip)
-    store.write_bytes(b"\xff\n[1]\n" + store.read_bytes().strip() + b'\n{"path": "to')
+    store.write_bytes(
+        b"\xff\n[1]\n" + b"[" * 100_000 + b"\n" + store.read_bytes().strip() + b'\n{"path": "to'
+    )
     other = tmp_path / "other.wav"
     other.write_bytes(b"other")
     digests = ReferenceDigests(store)

@@ -123,6 +123,16 @@ def test_a_torn_last_line_is_tolerated_and_the_next_record_starts_a_new_one(
         assert ledger.damaged == 1
 
 
+def test_a_line_nested_too_deeply_is_garbage_too(tmp_path: Path) -> None:
+    (tmp_path / "ledger").mkdir()
+    good = msgspec.json.encode(record("a"))
+    lines = [good, b'{"x":' + b"[" * 100_000, msgspec.json.encode(record("b")), b""]
+    (tmp_path / "ledger" / "main.jsonl").write_bytes(b"\n".join(lines))
+    with Ledger.open(tmp_path) as ledger:
+        assert {found.id for found in ledger} == {"a", "b"}
+        assert ledger.damaged == 1
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(
