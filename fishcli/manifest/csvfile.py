@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class CsvFile(Manifest):
         except csv.Error as error:
             raise UsageError(f"{self.name}: the header line is not valid CSV: {error}") from error
         names = [name.strip() or f"column_{place}" for place, name in enumerate(values, start=1)]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise UsageError(f"{self.name}: the header names {', '.join(twice)} twice")
         if not "".join(names).isprintable():
