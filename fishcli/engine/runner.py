@@ -163,8 +163,9 @@ class ModelRunner:
         codes = self._draw_residuals(state.hidden, first, sampling, draws, rows)
         kept = self._record(state, codes, stopped)
         columns = torch.cat([first[:, None] + self._config.semantic_start, codes], dim=1)
-        last_position = blocks * BLOCK_SIZE - 1
-        position = state.position.clamp_max(last_position)  # ended slots stand still
+        # Ended slots stand still, behind their last position: inside the table and the RoPE.
+        last_position = min(blocks * BLOCK_SIZE, self._slow.rope.shape[0]) - 1
+        position = state.position.clamp_max(last_position)
         table = self._cache.table[rows, :blocks]
         attend = DecodeAttend(
             self._cache, self._ops, self._workspace, self._slow.rope, table, position

@@ -139,11 +139,12 @@ class Scheduler:
         Yields, youngest first, rows that must give way before it can go on; the caller
         releases each before taking the next.
         """
-        for row in sorted(self.running.values(), key=lambda row: row.started):
+        for row in sorted(self.running.values(), key=_age):
             ahead = min(row.cached + frames, row.limit)
             while self.running.get(row.slot) is row and not self.manager.grow(row.blocks, ahead):
                 assert len(self.running) > 1, "one row alone must fit"
-                yield max(self.running.values(), key=lambda other: (other.started, other.slot))
+                # In the order above it is the last, so it has not grown for these frames.
+                yield max(self.running.values(), key=_age)
 
     def tables(self) -> list[list[int]]:
         """The blocks of every slot; none for those without a row."""
@@ -201,6 +202,11 @@ def _expected(request: Request) -> int:
     """Positions a row is expected to use in the end."""
     frames = min(request.expected_frames or request.max_frames, request.max_frames)
     return request.prompt.shape[1] + frames
+
+
+def _age(row: Running) -> tuple[float, int]:
+    """Sorts rows from the oldest to the youngest; a clock may give two the same time."""
+    return row.started, row.slot
 
 
 def _stretch(rows: list[Running], start: int, end: int) -> Stretch:
