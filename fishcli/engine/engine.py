@@ -137,7 +137,6 @@ class Engine:
         while self._swapped and self._scheduler.reseat(self._swapped[0][0]):
             row, swapped = self._swapped.popleft()
             self._runner.swap_in(row.slot, row.blocks.table, swapped)
-        started = time.perf_counter()
         entered: list[Running] = []
         prefixes: list[Columns] = []
         while not self._swapped and self._scheduler.has_slot:
@@ -153,6 +152,7 @@ class Engine:
             if prefix is not None:
                 columns = len(prefix.blocks) * BLOCK_SIZE
                 prefixes.append(Columns(request.prompt[:, :columns], prefix.blocks, 0))
+        started = time.perf_counter()  # waiting for the source is not reading
         for _ in self._read(prefixes):
             pass  # only their keys and values are wanted
         self._enter(entered)

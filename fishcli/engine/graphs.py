@@ -26,7 +26,7 @@ WARM_UP = 2  # eager runs before capture: they compile kernels and make library 
 
 
 def ladder(slots: int) -> list[slice]:
-    """Ranges from slot 0 to 1, 2, 4, 8, then in steps that waste at most a quarter."""
+    """Ranges from slot 0 to 1, 2, 4 … and ``slots``, in proportion closer for large batches."""
     steps = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512]
     ends = [step for step in steps if step < slots]
     return [slice(0, end) for end in [*ends, slots]]

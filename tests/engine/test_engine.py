@@ -1,6 +1,8 @@
 """Continuous batching: rows join, leave and repeat, whatever their company."""
 
 import random
+import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from fishcli.engine import (
     ListSource,
     ModelRunner,
 )
+from fishcli.model import DualAR
 from fishcli.records import Request, Sampling
 from tests.conftest import CPU, golden_tensors
 
@@ -109,17 +112,37 @@ def test_seeds_matter(toy_ar):
     assert len({tuple(row.codes.flatten().tolist()) for row in finished.values()}) == 4
 
 
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_row_may_fill_a_context_that_is_no_multiple_of_a_block(toy_ar, lag):
+    """Ended rows are computed on for a while: they must not leave the table of angles."""
+    context = 13 * BLOCK_SIZE // 3
+    slow = replace(toy_ar.config.slow, max_seq_len=context)
+    model = DualAR(replace(toy_ar.config, slow=slow))
+    model.load_state_dict(toy_ar.state_dict())
+    (row,) = requests(1, ignore_stop=True)
+    row = replace(row, max_frames=context - row.prompt.shape[1])
+    settings = EngineSettings(1, context, look_every=4, lag=lag)
+    runner = ModelRunner(model.ready(), 1, context, -(-context // BLOCK_SIZE))
+    (finished,) = [
+        row for group in Engine(runner, settings).generate(ListSource([row])) for row in group
+    ]
+    expected, _ = run(toy_ar, [row], slots=1)
+    assert torch.equal(finished.codes, expected[row.id].codes)
+
+
 class Trickle:
     """A source that has a row ready only when the engine has nothing else to do."""
 
-    def __init__(self, rows):
+    def __init__(self, rows, wait_s=0.0):
         self.rows = list(rows)
         self.waits = 0
+        self.wait_s = wait_s
 
     def take(self, *, wait):
         if not wait:
             return None
         self.waits += 1
+        time.sleep(self.wait_s)
         return self.rows.pop(0)
 
     @property
@@ -133,6 +156,13 @@ def test_a_source_with_nothing_ready_does_not_stall_running_rows(toy_ar):
     finished = [row for group in engine.generate(source) for row in group]
     assert [row.id for row in finished] == ["row-0", "row-1", "row-2"]
     assert source.waits == 3
+
+
+def test_waiting_for_the_source_is_not_counted_as_reading(toy_ar):
+    source = Trickle(requests(2, max_frames=1), wait_s=0.5)
+    engine = Engine(ModelRunner(toy_ar, 1, CAPACITY, 8), EngineSettings(1, CAPACITY))
+    assert sum(len(group) for group in engine.generate(source)) == 2
+    assert 0 < engine.stats.prefill_s < 0.5
 
 
 def test_a_row_that_stops_at_once_has_no_frames(toy_ar):
