@@ -75,25 +75,17 @@ def sample_semantic(
     draws: Draws,
     ignore_stop: Tensor | None = None,
 ) -> Tensor:
-    if not _draws_here(sampling, draws):
+    if not isinstance(draws, CounterDraws):
         return PLAIN.sample_semantic(logits, sampling, window, draws, ignore_stop)
-    assert isinstance(draws, CounterDraws)
     return triton_sampling.sample_semantic(
         logits[:, :-1], logits[:, -1:], sampling, window, draws.seed, draws.frame, ignore_stop
     )
 
 
 def sample_residual(logits: Tensor, sampling: SamplingState, draws: Draws, codebook: int) -> Tensor:
-    if not _draws_here(sampling, draws):
+    if not isinstance(draws, CounterDraws):
         return PLAIN.sample_residual(logits, sampling, draws, codebook)
-    assert isinstance(draws, CounterDraws)
     return triton_sampling.sample_residual(logits, sampling, draws.seed, draws.frame, codebook)
-
-
-def _draws_here(sampling: SamplingState, draws: Draws) -> bool:
-    """The kernel knows counter-based draws among its candidates, and nothing else."""
-    known = isinstance(draws, CounterDraws)
-    return known and sampling.candidates <= triton_sampling.CANDIDATES_LIMIT
 
 
 def self_test(device: torch.device) -> None:

@@ -4,7 +4,8 @@ Limit: latency. A row is 8 kB of logits and the plain form some forty launches, 
 frame. Here a program takes a row. A logit and its index become one integer key (larger
 logit first, then the lower index), without ties. Top-k and top-p keep the keys from some key
 on, which a bisection finds: a step is one sum over the row, of some 15 to 20. Nothing is
-sorted and all logits stay where they were loaded. Random numbers are those of
+sorted, all logits stay where they were loaded, and a row's top_k may be anything: the bound
+``SamplingState.candidates`` is of no use here. Random numbers are those of
 :class:`~fishcli.kernels.sampling.CounterDraws`, bit for bit.
 
 Against the plain form a draw differs only where float32 rounding decides: two scores of the
@@ -23,8 +24,6 @@ from fishcli.kernels import sampling as plain
 from fishcli.kernels.sampling import RAS_WINDOW, SamplingState
 from fishcli.kernels.triton_keys import LAST_INDEX, count_and_mass, least_key, logit_of, sort_keys
 from fishcli.kernels.triton_pdl import launch_options, let_next_start, wait_for_inputs
-
-CANDIDATES_LIMIT = 64  # entries a row may choose among: an upper bound of top_k
 
 WARPS = 8
 
@@ -84,7 +83,6 @@ def _launch(
     rows, entries = logits.shape
     assert logits.stride(1) == 1 and entries <= LAST_INDEX, (logits.shape, logits.stride())
     assert logits.dtype in (torch.bfloat16, torch.float32), logits.dtype
-    assert 0 < sampling.candidates <= CANDIDATES_LIMIT, sampling.candidates
     for name, dtype in (("temperature", torch.float32), ("top_p", torch.float32)):
         _check_row_values(getattr(sampling, name), rows, dtype)
     for values in (sampling.top_k, seed, frame):

@@ -146,8 +146,6 @@ def test_golden_parameter_sets_draw_only_what_golden_leaves(device, params):
     times = count(device, 1, 500)
     logits = tensors["logits"].to(device).repeat(times, 1)
     rows = len(logits)
-    if params["top_k"] > triton_sampling.CANDIDATES_LIMIT:
-        pytest.skip("more candidates than the kernel holds")
 
     def full(value, dtype=torch.float32):
         return torch.full((rows,), value, dtype=dtype, device=device)
@@ -220,11 +218,13 @@ def test_a_few_finite_logits_are_enough(device):
     assert bool((case.residual(1) < 2).all())
 
 
-def test_too_many_candidates_are_refused(device):
-    case = Case(1, 256, device)
-    case.sampling = replace(case.sampling, candidates=triton_sampling.CANDIDATES_LIMIT + 1)
-    with pytest.raises(AssertionError):
-        case.residual(1)
+@pytest.mark.parametrize("top_k", [65, 256, 4096])
+def test_any_top_k_is_drawn_as_by_the_plain_functions(device, top_k):
+    case = Case(count(device, 8, 500), 256, device, seed=top_k)
+    case.window.fill_(-1)
+    rows = case.sampling.top_k
+    case.sampling = replace(case.sampling, top_k=torch.full_like(rows, top_k), candidates=top_k)
+    assert_same_draw(case.semantic(), case.logits, case.sampling, case.draws)
 
 
 @pytest.mark.slow
