@@ -51,9 +51,13 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_ops(device: torch.device, note: Callable[[str], None]) -> Ops:
-    """Fused kernels on a GPU, as FISHCLI_KVCACHE_ATTN says; ``note`` gets a line if they fail."""
+    """Fused kernels on a GPU, as FISHCLI_KVCACHE_ATTN says; ``note`` gets a line if they fail.
+
+    Makes the GPU the calling thread's current one: kernels, graphs and events go there.
+    """
     if device.type != "cuda":
         return PLAIN
+    torch.cuda.set_device(device)
     try:
         choice = choose_ops(device, os.environ.get(ATTENTION_SWITCH, "1"))
     except (ValueError, RuntimeError) as error:

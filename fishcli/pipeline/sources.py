@@ -90,6 +90,8 @@ class ClosedLoop:
                 if not wait:
                     return None
                 self._condition.wait()
+            if self._exhausted:  # told to drain while it waited
+                return None
             submitted = self._submissions.pop(0)
         prepared = self._thread.get()
         if prepared is None:
