@@ -52,7 +52,7 @@ class SynthSettings:
     subtype: str  # libsndfile's name of the sample format
     layout: Layout
     deterministic: bool
-    max_batch_size: int | None  # slots of the engine; None: chosen from free memory
+    max_batch_size: int | None  # slots of the engine; None: chosen by the device
     plan_window: int  # rows ordered together
     cuda_graph: bool = True  # on a GPU: frames and prompts captured, not launched one by one
     reference: Reference | None = None  # for rows that name no voice

@@ -1,4 +1,4 @@
-"""How many slots fit, how long a row may be: decided and said before the work begins."""
+"""How many slots, how long a row may be, how many blocks fit: said before the work begins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fishcli.plan import Plan
 from fishcli.prompt import PromptBuilder, Spoken
 
 AUTO_SLOTS = {"cuda": 64, "cpu": 8}
-CAPACITY_STEP = 64  # a row's positions are a multiple of this
+CAPACITY_STEP = 64  # a row's positions are a multiple of this, or the model's whole context
 WORKING_BYTES = 6 * 10**9  # activations of prefill and codec on a GPU
 GB = 1e9
 
@@ -46,7 +46,7 @@ class MemoryPlan:
     kv_bytes: int
     weight_bytes: int
     free_bytes: int | None  # of the device, before the cache; None where it is not limited
-    note: str = ""  # what was lowered, and why
+    note: str = ""  # what does not fit, and what follows
 
     def __str__(self) -> str:
         free = "" if self.free_bytes is None else f", {self.free_bytes / GB:.1f} GB free before it"
