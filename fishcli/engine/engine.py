@@ -24,6 +24,9 @@ from fishcli.engine.slots import OUT_OF_BUDGET, RUNNING, Snapshot
 from fishcli.records import FinishedCodes, FinishReason, Request
 
 
+LOOK_AROUND_S = 1.0  # longest time without giving the caller a turn, but for one look
+
+
 class RequestSource(Protocol):
     """Where the engine takes its rows from."""
 
@@ -106,12 +109,13 @@ class Engine:
 
         Which rows enter together, and which end in one group, follows from the order of
         the source alone and never from timing, so a run repeats bit for bit. A group is
-        also yielded, empty, whenever nothing has ended for a while: the caller's chance
-        to look around, and to close the generator.
+        also yielded, empty, whenever nothing has ended for a while, and once a second where
+        frames are slow: the caller's chance to look around, and to close the generator.
         """
         snapshots: deque[tuple[Snapshot, dict[int, Running]]] = deque()
         finished: list[FinishedCodes] = []
         frames_since = 0
+        yielded = time.perf_counter()
         while True:
             self._admit(source)
             if not self._scheduler.running:
@@ -127,7 +131,10 @@ class Engine:
             frames_since += self.settings.look_every
             if frames_since >= self.settings.hand_over_every or not self._scheduler.running:
                 yield finished
-                finished, frames_since = [], 0
+                finished, frames_since, yielded = [], 0, time.perf_counter()
+            elif time.perf_counter() - yielded > LOOK_AROUND_S:
+                yield []
+                yielded = time.perf_counter()
         if finished:
             yield finished
         self._blocks.check()
@@ -231,7 +238,6 @@ def _finished(row: Running, codes: Tensor, reason: FinishReason) -> FinishedCode
         id=row.request.id,
         codes=codes,
         finish_reason=reason,
-        prompt_length=row.request.prompt.shape[1],
         started=row.started,
         finished=time.perf_counter(),
     )

@@ -182,6 +182,17 @@ class StopFirst:
         return torch.where((entries == 256) & (codebook == 0), 1 - 1e-6, 1e-30)
 
 
+def test_slow_frames_still_give_the_caller_a_turn(toy_ar, monkeypatch):
+    monkeypatch.setattr("fishcli.engine.engine.LOOK_AROUND_S", 0.0)
+    rows = requests(3)
+    engine = Engine(ModelRunner(toy_ar, 3, CAPACITY, 24), EngineSettings(3, CAPACITY))
+    groups = list(engine.generate(ListSource(rows)))
+    assert groups[0] == []
+    assert len(groups) > engine.stats.frames // 2
+    alone, _ = run(toy_ar, rows, slots=3)
+    assert same(alone, {row.id: row for group in groups for row in group})
+
+
 def test_closing_the_generator_ends_the_run(toy_ar):
     engine = Engine(ModelRunner(toy_ar, 2, CAPACITY, 16), EngineSettings(2, CAPACITY))
     generator = engine.generate(ListSource(requests(6)))
