@@ -23,7 +23,6 @@ from fishcli.engine.scheduler import Batching, Running, Scheduler, prefill_group
 from fishcli.engine.slots import OUT_OF_BUDGET, RUNNING, Snapshot
 from fishcli.records import FinishedCodes, FinishReason, Request
 
-
 LOOK_AROUND_S = 1.0  # longest time without giving the caller a turn, but for one look
 
 
