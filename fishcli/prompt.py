@@ -44,10 +44,10 @@ class PromptBuilder:
         """The grid that asks for ``text`` in the voice of ``references``.
 
         ``turns`` are earlier user texts with the frames that answered them. Raises
-        :class:`RowError` if a text contains a control token of the model.
+        :class:`RowError` if a text contains a control token of the model or is not Unicode.
         """
         for spoken in references:
-            self._refuse_control_tokens("ref_text", spoken.text)
+            self._check_text("ref_text", spoken.text)
         parts = [*self._system(references)]
         for turn in turns:
             parts += [*self._user(turn.text), self._opening("assistant")]
@@ -72,7 +72,7 @@ class PromptBuilder:
         return [opening, *map(self._text, pieces), *audio, closing]
 
     def _user(self, text: str) -> list[Tensor]:
-        self._refuse_control_tokens("text", text)
+        self._check_text("text", text)
         return [self._opening("user"), self._text(text), self._closing()]
 
     def _opening(self, role: str) -> Tensor:
@@ -92,8 +92,14 @@ class PromptBuilder:
         codes = codes.to(torch.int32)
         return torch.cat([codes[:1] + self._config.semantic_start, codes], dim=0)
 
-    def _refuse_control_tokens(self, name: str, text: str) -> None:
+    def _check_text(self, name: str, text: str) -> None:
         """A user must not be able to end the message or insert audio from inside a text."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = text[error.start]
+            message = f"{name} contains {half!r}, half a character: UTF-8 is expected"
+            raise RowError("bad_text", message) from None
         control = self._tokenizer.control_tokens
         if "<" in text:
             for token in ANGLED.findall(text):

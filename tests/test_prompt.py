@@ -38,6 +38,11 @@ def test_control_tokens_in_any_text_are_refused(builder, token):
         builder.build("Hello", [spoken])
 
 
+def test_text_that_is_not_unicode_is_refused(builder):
+    with pytest.raises(RowError, match=r"text contains '\\udcff', half a character"):
+        builder.build("Hello \udcff there")
+
+
 def test_speaker_tags_and_brackets_pass(builder):
     grid = builder.build("Before. <|speaker:1|>[whisper] a < b > c <3")
     assert grid.shape[0] == 11

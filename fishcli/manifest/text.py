@@ -32,6 +32,10 @@ def text_problem(text: str) -> str | None:
     """
     if not text:
         return "empty: a text with at least one word is expected"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes of a command line that are not UTF-8
+        return f"{shown(text[error.start])} is half a character: UTF-8 is expected"
     if "<|" not in text:
         return None
     for token in _CONTROL.findall(text):

@@ -44,6 +44,13 @@ def test_control_tokens_are_refused_by_name(token: str) -> None:
     assert "<|speaker:N|>" in problem
 
 
+def test_half_a_character_is_a_problem() -> None:
+    """What Python makes of bytes in a command line that are not UTF-8."""
+    problem = text_problem("Hello \udcff there")
+    assert problem is not None
+    assert problem.startswith(r"'\udcff' is half a character")
+
+
 def test_nothing_to_speak_is_a_problem() -> None:
     assert text_problem("") is not None
     assert text_problem("<|speaker:1|> <|speaker:2|>") is not None
