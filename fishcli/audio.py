@@ -53,7 +53,8 @@ def read_audio(path: Path, sample_rate: int = SAMPLE_RATE) -> Samples:
     # TypeError: soundfile asks for the missing header of a file named *.raw
     except (soundfile.SoundFileError, TypeError) as error:
         raise _bad(path, f"cannot be decoded: {_cause(error)}") from error
-    mono: Samples = samples.mean(axis=1, dtype=np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinity is told below, as an error
+        mono: Samples = samples.mean(axis=1, dtype=np.float32)
     _check_content(path, mono, len(mono) / rate)
     if rate == sample_rate:
         return mono
