@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import soundfile
 
-from fishcli.estimate import FRAME_RATE, estimate_frames
+from fishcli.estimate import FRAME_RATE, estimate_frames, frame_budget
 from fishcli.records import Reference, Row, Sampling
 
 ReferenceKind = Literal["none", "shared", "unique"]
@@ -40,6 +40,12 @@ class BenchRows:
     def longest(self) -> int:
         """Frames of the longest row."""
         return max(self.frames.values())
+
+    def largest_budget(self, *, exact: bool) -> int:
+        """Frames that a row may need room for: its drawn ones if ``exact``, else its budget."""
+        if exact:
+            return self.longest
+        return max(frame_budget(row.text, row.max_new_tokens) for row in self.rows)
 
 
 def make_rows(

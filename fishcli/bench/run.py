@@ -26,7 +26,7 @@ from fishcli.bench.rows import BenchRows, ReferenceKind, longest_text, make_rows
 from fishcli.bench.trace import trace_engine
 from fishcli.checkpoint import resolve
 from fishcli.errors import UsageError
-from fishcli.estimate import FRAME_RATE, frame_budget_of
+from fishcli.estimate import FRAME_RATE
 from fishcli.fingerprint import Fingerprinter, ReferenceDigests
 from fishcli.ledger import Ledger
 from fishcli.metrics import RunMetrics
@@ -35,7 +35,7 @@ from fishcli.pipeline.interrupt import Interrupts
 from fishcli.pipeline.line import Line, LineSettings, Observer
 from fishcli.pipeline.memory import Need, plan_memory
 from fishcli.pipeline.models import Models, load_models, pick_device, pick_ops
-from fishcli.records import MAX_NEW_TOKENS_LIMIT, check_range
+from fishcli.records import check_range
 from fishcli.report import Spread, host_memory_gb
 from fishcli.settings import MAX_BATCH_SIZE_LIMIT
 from fishcli.writer import FileFormat
@@ -179,11 +179,12 @@ def _measure(
     figures: dict[str, Any] = {"concurrency": concurrency, "rows": count}
     with tempfile.TemporaryDirectory(prefix="fishcli-bench-") as name:
         folder = Path(name)
-        rows = make_rows(count, longest, settings.reference, folder, settings.seed)
         warm = make_rows(min(count, 2 * slots), longest, settings.reference, folder, 10**6)
         observer.note(f"concurrency {concurrency}: warming up")
         _run(models, settings, warm, concurrency, folder / "warm", observer)
         _reset_peak(models.device)
+        # Not before: their clips take the names of those that were for warming up.
+        rows = make_rows(count, longest, settings.reference, folder, settings.seed)
         observer.note(f"concurrency {concurrency}: {count} rows")
         line, metrics, wall_s = _run(models, settings, rows, concurrency, folder / "run", observer)
         figures |= _row_figures(metrics, wall_s)
@@ -208,7 +209,7 @@ def _run(
     random = models.checkpoint.weights == "random"
     longest_text_bytes = max(len(row.text.encode()) for row in rows.rows)
     has_references = rows.rows[0].reference is not None
-    budget = rows.longest if random else frame_budget_of(rows.longest, MAX_NEW_TOKENS_LIMIT)
+    budget = rows.largest_budget(exact=random)
     need = Need(PROMPT_OVERHEAD + longest_text_bytes, budget, has_references)
     checkpoint, slots = models.checkpoint, settings.slots(concurrency)
     memory = plan_memory(

@@ -19,7 +19,7 @@ from fishcli.pipeline.memory import Need, plan_memory
 from fishcli.pipeline.models import Models
 from fishcli.records import Request, Sampling
 
-WARM_UP_LOOKS, TRACED_FRAMES = 10, 500
+WARM_UP_GROUPS, TRACED_FRAMES = 10, 500
 PROMPT_COLUMNS = 64
 # Calls that return only when all work queued so far is done.
 NEWEST_WAITS = frozenset({"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpy"})
@@ -35,7 +35,7 @@ def trace_engine(
     """
     engine = _engine(models, slots, frames, cuda_graph=cuda_graph)
     generator = engine.generate(ListSource(_requests(models, slots, frames)))
-    for _ in range(WARM_UP_LOOKS):
+    for _ in range(WARM_UP_GROUPS):
         next(generator)
     begun = engine.stats.frames
     # Without the CPU's operators: the calls of the CUDA runtime are in CUDA's own record.

@@ -5,7 +5,7 @@ import pytest
 import soundfile
 
 from fishcli.bench.rows import LONGEST, SHORTEST, longest_text, make_rows
-from fishcli.estimate import estimate_frames
+from fishcli.estimate import estimate_frames, frame_budget
 
 COUNT = 2000
 
@@ -49,7 +49,17 @@ def test_frames_are_lognormal_around_the_estimate(many):
 def test_rows_fit_the_context(tmp_path, context, overhead):
     made = make_rows(COUNT, longest_text(context, overhead), "none", tmp_path)
     for row in made.rows:
-        assert overhead + len(row.text.encode()) + made.frames[row.id] <= context
+        positions = overhead + len(row.text.encode())
+        assert positions + made.frames[row.id] <= context
+        assert positions + frame_budget(row.text, row.max_new_tokens) <= context
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_row_has_room_whether_its_frames_are_drawn_or_the_models(tmp_path, seed):
+    made = make_rows(8, LONGEST, "none", tmp_path, seed)
+    assert made.largest_budget(exact=True) == made.longest
+    budgets = [frame_budget(row.text, row.max_new_tokens) for row in made.rows]
+    assert made.largest_budget(exact=False) == max(budgets)
 
 
 @pytest.mark.parametrize(("kind", "clips"), [("shared", 1), ("unique", 3)])
