@@ -26,7 +26,6 @@ from fishcli.manifest.sameids import SameIds
 from fishcli.outdir import OutputFolder
 from fishcli.records import BadRow, Row, check_range
 
-WINDOW = 65536  # rows ordered together
 PROBLEMS_KEPT = 100
 
 TODO, DONE, CAPPED, BAD, FAILED, LEFT = range(6)  # what the plan makes of a row
@@ -84,7 +83,7 @@ class Plan:
         """Every row the plan covers, in manifest order; a new pass over the manifest."""
         return islice(iter(self.source), self.limit)
 
-    def windows(self, size: int = WINDOW) -> Iterator[list[Row]]:
+    def windows(self, size: int) -> Iterator[list[Row]]:
         """The rows to do, up to ``size`` at a time, without their carried-through columns.
 
         Inside a window rows of one voice come together, the long ones first, so that similar

@@ -115,6 +115,3 @@ class FinishedCodes:
     id: str
     codes: Tensor
     finish_reason: FinishReason
-    prompt_length: int  # columns of the prompt grid
-    started: float  # time.perf_counter() when the row entered its slot
-    finished: float  # … when its stop was noticed

@@ -99,7 +99,6 @@ class VoiceBook:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="reference")
         self.encoded = 0  # clips
         self.encode_seconds = 0.0  # on the clock, the hand-over to the host included
-        self.encoded_audio_seconds = 0.0  # of the clips themselves, without padding
 
     def lookup(self, references: Sequence[Reference]) -> list[Voice | RowError]:
         """The voice of every reference, or why it has none, in the order asked for.
@@ -155,7 +154,7 @@ class VoiceBook:
             raise _bad(path, "holds codes that the codec does not have")
 
     def _encode(self, clips: Mapping[_Key, Samples]) -> Iterator[tuple[_Key, Voice]]:
-        hop, rate = self._codec.hop_length, self._codec.sample_rate
+        hop = self._codec.hop_length
         for batch in self._batches(clips):
             started = time.perf_counter()
             longest = max(len(clips[key]) for key in batch)
@@ -165,7 +164,6 @@ class VoiceBook:
             codes = self._codec.encode(audio).cpu()  # (rows, codebooks, frames)
             self.encode_seconds += time.perf_counter() - started
             self.encoded += len(batch)
-            self.encoded_audio_seconds += sum(len(clips[key]) for key in batch) / rate
             for row, key in zip(codes, batch, strict=True):
                 frames = -(-len(clips[key]) // hop)
                 yield key, Voice(row[:, :frames].clone(), "")

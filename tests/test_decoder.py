@@ -24,7 +24,7 @@ def codec():
 def finished(row_id, frames, codebooks=10):
     generator = torch.Generator().manual_seed(frames)
     codes = torch.randint(64, (codebooks, frames), generator=generator, dtype=torch.int32)
-    return FinishedCodes(row_id, codes, "stop", 10, 0.0, 1.0)
+    return FinishedCodes(row_id, codes, "stop")
 
 
 def decode_all(codec, rows, **options):

@@ -66,7 +66,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def todo(plan: Plan) -> list[str]:
-    rows = [row for window in plan.windows() for row in window]
+    rows = [row for window in plan.windows(100) for row in window]
     assert len(rows) == plan.counts.todo
     return sorted(row.id for row in rows)
 
@@ -319,7 +319,7 @@ def test_a_manifest_that_changes_after_the_scan_ends_the_run(run: Run) -> None:
     plan = run.plan()
     run.write(*texts("b", "c"))
     with pytest.raises(RunError, match="changed"):
-        list(plan.windows())
+        list(plan.windows(100))
 
 
 def test_what_the_memory_plan_and_the_results_need(run: Run) -> None:

@@ -150,7 +150,6 @@ def test_a_clip_of_many_rows_is_encoded_once(open_book, clip):
     made = book.lookup([one, two, again] * 1000) + book.lookup([one, again])
 
     assert book.encoded == 2
-    assert book.encoded_audio_seconds == pytest.approx(1.7, abs=1e-4)
     assert book.encode_seconds > 0
     assert made[0].codes is made[-1].codes
     assert (made[0].text, made[-1].text) == ("what is said", "another transcript")

@@ -61,7 +61,7 @@ def _codec_batches(models: Models) -> Ablation:
 
 
 def _row(codes: Tensor) -> FinishedCodes:
-    return FinishedCodes("row", codes.int(), "stop", prompt_length=0, started=0.0, finished=0.0)
+    return FinishedCodes("row", codes.int(), "stop")
 
 
 def _device_tensors(models: Models) -> Ablation:

@@ -214,7 +214,8 @@ class Engine:
                 continue
             reason: FinishReason = "length" if outcomes[slot] == OUT_OF_BUDGET else "stop"
             codes = self._runner.codes(slot, frames[slot])
-            finished.append(_finished(self._scheduler.release(slot), codes, reason))
+            self._scheduler.release(slot)
+            finished.append(FinishedCodes(row.request.id, codes, reason))
         return finished
 
 
@@ -230,13 +231,3 @@ class ListSource:
     @property
     def exhausted(self) -> bool:
         return not self._requests
-
-
-def _finished(row: Running, codes: Tensor, reason: FinishReason) -> FinishedCodes:
-    return FinishedCodes(
-        id=row.request.id,
-        codes=codes,
-        finish_reason=reason,
-        started=row.started,
-        finished=time.perf_counter(),
-    )
