@@ -4,11 +4,12 @@ Limit: bytes. Every weight is read once and used for a handful of multiply-adds,
 takes weight bytes / 4.2 TB/s on an H200 and not less. To come near, 30 to 60 kB a
 multiprocessor must be under way all the time: a program takes a few whole rows of the
 matrix (no second pass over partial sums), asks for its next tile before it uses the last,
-and there are enough programs that all 132 multiprocessors hold several. Weights are asked
-for before the preceding kernel ends (:mod:`~fishcli.kernels.triton_pdl`). One row of x is
-small (5 kB) and comes from L2, so every program norms it again instead of waiting for a
-launch that would do it once; for several rows that launch is faster (qkv 13.1 against 12.5
-microseconds on an H200, gates and ups 36.2 against 30.7).
+and there are enough programs that all 132 multiprocessors hold several. With one row,
+weights are asked for before the preceding kernel ends
+(:mod:`~fishcli.kernels.triton_pdl`). One row of x is small (5 kB) and comes from L2, so
+every program norms it again instead of waiting for a launch that would do it once; for
+several rows that launch is faster (qkv 13.1 against 12.5 microseconds on an H200, gates and
+ups 36.2 against 30.7).
 
 One row is a multiply-and-sum in float32; 2 to 8 rows are padded to 8 columns of the matrix
 unit. Either way sums run in an order that depends on the shape of the weight alone: a row
@@ -35,17 +36,12 @@ COLUMNS = 8  # of the matrix unit that the rows are padded to
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How a program works: it takes ``outputs`` rows of the matrix in steps of ``depth``.
-
-    ahead: inputs, a power of two or 0, asked for into L2 before the predecessor ends; with
-    one row beyond the first step, which is on its way to registers.
-    """
+    """How a program works: it takes ``outputs`` rows of the matrix in steps of ``depth``."""
 
     outputs: int
     depth: int
     warps: int
     stages: int
-    ahead: int = 0
 
 
 def one_row_tile(outputs: int, depth: int, gated: bool) -> Tile:
@@ -122,7 +118,6 @@ def _launch(
         "BLOCK_OUT": tile.outputs,
         "BLOCK_IN": tile.depth,
         "GATED": gated,
-        "AHEAD": tile.ahead if x.is_cuda else 0,
         "num_warps": tile.warps,
         "num_stages": tile.stages,
     } | launch_options(x, False if few else None)  # with few rows it cost more than it hid
@@ -135,5 +130,5 @@ def _launch(
         )
     else:
         width = triton.next_power_of_2(depth)
-        one_row_kernel[grid](x, weight, norm, residual, out, rows, eps, NORM_BLOCK=width, **common)
+        one_row_kernel[grid](x, weight, norm, residual, out, eps, NORM_BLOCK=width, **common)
     return out

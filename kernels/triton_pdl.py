@@ -50,16 +50,3 @@ def wait_for_inputs(PDL: tl.constexpr):
     """Wait until every predecessor has ended and what it wrote can be read."""
     if PDL:
         tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
-def prefetch(at, inside):
-    """Ask for the cache lines at the pointers ``at``, where ``inside``, without waiting."""
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.s32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
-        "=r,l,r",
-        [at.to(tl.int64), inside.to(tl.int32)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )

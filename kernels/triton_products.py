@@ -2,9 +2,8 @@
 
 Pointers that are None take no part: ``norm_ptr`` for an RMSNorm of one row x first,
 ``residual_ptr`` for a sum at the end. GATED: the weight has 2 · OUTPUTS rows, gates first,
-and a program takes the same rows of both halves. Weights are asked for before the wait for
-the predecessor, for no kernel writes them; AHEAD: so many inputs of a program's rows go to
-the L2 cache besides.
+and a program takes the same rows of both halves. With one row the first weights are asked
+for before the wait for the predecessor, for no kernel writes them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import triton
 import triton.language as tl
 
 from fishcli.kernels.triton_norm import norm_scale, silu_times
-from fishcli.kernels.triton_pdl import let_next_start, prefetch, wait_for_inputs
+from fishcli.kernels.triton_pdl import let_next_start, wait_for_inputs
 
 
 @triton.jit
@@ -22,22 +21,6 @@ def _weights(weight_ptr, entry, step, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr
     inside = (entry < OUTPUTS)[:, None] & (step < DEPTH)[None, :]
     at = weight_ptr + entry[:, None] * DEPTH + step[None, :]
     return tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
-
-
-@triton.jit
-def _prefetch_rows(
-    weight_ptr,
-    entry,
-    FROM: tl.constexpr,
-    AHEAD: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """Ask for the inputs FROM … FROM + AHEAD of the rows ``entry``, by lines of 128 bytes."""
-    line: tl.constexpr = 1024 // weight_ptr.dtype.element_ty.primitive_bitwidth
-    step = FROM + tl.arange(0, AHEAD // line) * line
-    inside = (entry < OUTPUTS)[:, None] & (step < DEPTH)[None, :]
-    prefetch(weight_ptr + entry[:, None] * DEPTH + step[None, :], inside)
 
 
 @triton.jit
@@ -54,7 +37,6 @@ def one_row_kernel(
     norm_ptr,
     residual_ptr,
     out_ptr,
-    rows,
     eps,
     OUTPUTS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -62,7 +44,6 @@ def one_row_kernel(
     BLOCK_IN: tl.constexpr,
     NORM_BLOCK: tl.constexpr,
     GATED: tl.constexpr,
-    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     let_next_start(PDL)
@@ -72,10 +53,6 @@ def one_row_kernel(
     weights = _weights(weight_ptr, entry, lane, OUTPUTS, DEPTH)
     if GATED:
         ups = _weights(up_ptr, entry, lane, OUTPUTS, DEPTH)
-    if AHEAD:
-        _prefetch_rows(weight_ptr, entry, BLOCK_IN, AHEAD, OUTPUTS, DEPTH)
-        if GATED:
-            _prefetch_rows(up_ptr, entry, BLOCK_IN, AHEAD, OUTPUTS, DEPTH)
     wait_for_inputs(PDL)
     if norm_ptr is not None:
         whole = tl.arange(0, NORM_BLOCK)
@@ -132,7 +109,6 @@ def few_rows_kernel(
     GATED: tl.constexpr,
     ROWS: tl.constexpr,
     SLICES: tl.constexpr,
-    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
     let_next_start(PDL)
@@ -142,10 +118,6 @@ def few_rows_kernel(
     width: tl.constexpr = BLOCK_IN // SLICES
     lane = tl.arange(0, SLICES)[:, None] * width + tl.arange(0, width)[None, :]
     up_ptr = weight_ptr + OUTPUTS * DEPTH
-    if AHEAD:
-        _prefetch_rows(weight_ptr, entry, 0, AHEAD, OUTPUTS, DEPTH)
-        if GATED:
-            _prefetch_rows(up_ptr, entry, 0, AHEAD, OUTPUTS, DEPTH)
     wait_for_inputs(PDL)
     # The weights are the left operand: their many rows fill the matrix unit.
     sums = tl.zeros((SLICES, BLOCK_OUT, ROWS), tl.float32)

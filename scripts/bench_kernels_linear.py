@@ -201,32 +201,18 @@ def tiles(rows: int, gated: bool) -> list[Tile]:
     """Tiles worth a try."""
     if rows == 1 and gated:
         return [
-            Tile(2, 1024, 4, 1, ahead=2048),
             Tile(1, 1024, 4, 1),
             Tile(1, 2048, 4, 1),
             Tile(4, 1024, 8, 1),
         ]
     if rows == 1:
         return [
-            Tile(4, 1024, 4, 1, ahead=2048),
-            Tile(2, 1024, 4, 1, ahead=2048),
             Tile(4, 1024, 4, 1),
             Tile(2, 1024, 4, 1),
             Tile(2, 2048, 4, 1),
             Tile(1, 1024, 2, 1),
         ]
-    if gated:
-        return [
-            Tile(32, 256, 4, 3),
-            Tile(16, 256, 4, 4, ahead=1024),
-            Tile(32, 256, 4, 4, ahead=2048),
-        ]
-    return [
-        Tile(16, 256, 4, 5),
-        Tile(16, 256, 4, 5, ahead=4096),
-        Tile(16, 512, 4, 4, ahead=1024),
-        Tile(32, 256, 4, 4, ahead=1024),
-    ]
+    return [Tile(32, 256, 4, 3) if gated else Tile(16, 256, 4, 5)]
 
 
 def bench_sampling() -> None:
