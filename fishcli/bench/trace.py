@@ -14,6 +14,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from fishcli.engine import Engine, ListSource
+from fishcli.errors import UsageError
 from fishcli.pipeline.build import build_engine
 from fishcli.pipeline.memory import Need, plan_memory
 from fishcli.pipeline.models import Models
@@ -32,7 +33,11 @@ def trace_engine(
 
     ``device_idle``: share of the traced span in which no kernel ran. ``host_waits_per_frame``:
     calls that wait for the newest work. ``kernels_us``: microseconds a frame by kernel.
+    Raises :class:`UsageError` for a model whose context is too short for such rows.
     """
+    needed, context = PROMPT_COLUMNS + 2 * frames, models.ar.config.slow.max_seq_len
+    if context < needed:
+        raise UsageError(f"a trace needs rows of {needed} positions, the model has {context}")
     engine = _engine(models, slots, frames, cuda_graph=cuda_graph)
     generator = engine.generate(ListSource(_requests(models, slots, frames)))
     for _ in range(WARM_UP_GROUPS):
@@ -45,7 +50,7 @@ def trace_engine(
     generator.close()
     # The raw record: building torch's tree of half a million events takes minutes.
     assert traced.profiler is not None
-    return _figures(traced.profiler.kineto_results.events(), engine.stats.frames - begun)
+    return figures_of(traced.profiler.kineto_results.events(), engine.stats.frames - begun)
 
 
 def _engine(models: Models, slots: int, frames: int, *, cuda_graph: bool) -> Engine:
@@ -65,7 +70,8 @@ def _requests(models: Models, slots: int, frames: int) -> list[Request]:
     ]
 
 
-def _figures(events: Any, frames: int) -> dict[str, Any]:
+def figures_of(events: Any, frames: int) -> dict[str, Any]:
+    """The figures of a trace's events over so many frames."""
     kernels: list[tuple[int, int]] = []  # start, end in nanoseconds
     by_name: defaultdict[str, int] = defaultdict(int)
     waits: list[int] = []
