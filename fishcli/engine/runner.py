@@ -25,7 +25,9 @@ from fishcli.model.fast import FrameCache
 from fishcli.records import Request
 
 MakeDraws = Callable[[Tensor, Tensor], Draws]  # (seed, frame) of the rows → their numbers
-CANDIDATES = 64  # bound of top_k inside a captured frame; rows with more run uncaptured
+# Bound of top_k inside a captured frame, whose sampler may be plain PyTorch. With a row that has
+# more the batch runs uncaptured: the same bits, but slower.
+CANDIDATES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -84,7 +84,10 @@ class Scheduler:
         return bool(self._free)
 
     def fits(self, request: Request) -> bool:
-        """Whether the row and those running can reach their expected lengths."""
+        """Whether the row and those running can reach their expected lengths.
+
+        The first row always fits: the engine has blocks for the longest.
+        """
         if not self.running:
             return True
         key, _ = self._prefix_of(request)

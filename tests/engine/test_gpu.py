@@ -1,5 +1,7 @@
 """The AR path on a CUDA device: golden agreement, isolation, and no waits for the device."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -130,11 +132,19 @@ def test_tiles_give_the_same_bits_in_any_company_and_order(dtype):
     assert same(full, generate(build(model, 128, 64), requests[::-1]))
 
 
+def test_a_row_with_many_candidates_changes_no_other_row_of_its_tile(model):
+    """Its frames run uncaptured, but through the same kernels in the same shapes."""
+    requests = mixed(6, ignore_stop=True)
+    plain = generate(build(model, 8, 8), requests)
+    wild = replace(requests[0], id="wild", sampling=Sampling(1.0, 1.0, 200))
+    assert same(plain, generate(build(model, 8, 8), [wild, *requests]))
+
+
 def test_a_frame_never_waits_for_the_device(model):
-    engine = build(model, 2)
-    runner = engine._runner
-    generator = engine.generate(ListSource(mixed(2, ignore_stop=True)))
-    next(generator)
+    runner = ModelRunner(model, 2, CAPACITY, 2 * CAPACITY // BLOCK_SIZE)
+    runner.capture(ladder(2))
+    runner.frame(Stretch(0, 2, CAPACITY, 30))
+    runner.snapshot().read()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
