@@ -20,6 +20,7 @@ from torch import Tensor
 from fishcli.channel import Channel
 from fishcli.codec import Codec
 from fishcli.records import FinishedCodes
+from fishcli.threads import use_torch_threads
 
 GROUPS_IN_FLIGHT = 4  # groups waiting for the codec; a full channel holds the engine back
 # Frames, padding counted, of one codec call. It bounds memory and how long a call lasts; on
@@ -154,8 +155,7 @@ class DecoderThread:
 
     def _run(self) -> None:
         try:
-            if self._threads is not None:
-                torch.set_num_threads(self._threads)
+            use_torch_threads(self._threads)
             for group in self._channel:
                 self._decode(group)
         except BaseException as error:  # noqa: BLE001 - handed to the pipeline, which raises it

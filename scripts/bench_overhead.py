@@ -48,11 +48,11 @@ from fishcli.pipeline.build import build_engine
 from fishcli.pipeline.memory import MemoryPlan, memory_for
 from fishcli.pipeline.models import Models, load_models
 from fishcli.pipeline.prepare import Prepared, Preparer
-from fishcli.pipeline.threads import CpuThreads, torch_threads
 from fishcli.plan import Policy, scan
 from fishcli.prompt import PromptBuilder
 from fishcli.records import Request
 from fishcli.settings import SynthSettings
+from fishcli.threads import CpuThreads, torch_threads
 from fishcli.voices import VoiceBook
 
 ALLOWED = 1.15

@@ -27,7 +27,7 @@ PLANNING = {
     "report",
 }
 MODELS = {"kernels", "codec", "model"}
-STEPS = {"audio", "voices", "prompt", "engine", "decoder", "writer"}
+STEPS = {"threads", "audio", "voices", "prompt", "engine", "decoder", "writer"}
 CHECKPOINT = {"hub", "checkpoint"}
 
 # Module or package → what it may import of fishcli besides itself.
@@ -46,7 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "audio": BASE | {"settings"},
     "voices": BASE | PLANNING | {"audio", "codec"},
     "prompt": BASE | {"model"},
-    "decoder": BASE | {"codec"},
+    "threads": set(),
+    "decoder": BASE | {"codec", "threads"},
     "writer": BASE | PLANNING | {"audio", "decoder"},
     "hub": {"errors"},
     "checkpoint": {"errors", "settings", "hub"} | MODELS,

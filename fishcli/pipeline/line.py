@@ -27,9 +27,9 @@ from fishcli.pipeline.models import Models
 from fishcli.pipeline.outcome import decoded_record, failed_record
 from fishcli.pipeline.prepare import Preparer, PreparingThread
 from fishcli.pipeline.sources import ClosedLoop, OpenSource, TicketSource
-from fishcli.pipeline.threads import CpuThreads, torch_threads
 from fishcli.prompt import PromptBuilder
 from fishcli.records import Row
+from fishcli.threads import CpuThreads, torch_threads
 from fishcli.voices import VoiceBook
 from fishcli.writer import FileFormat, WriteJob, WriterPool
 

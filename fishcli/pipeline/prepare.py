@@ -20,6 +20,7 @@ from fishcli.estimate import estimate_frames, frame_budget
 from fishcli.fingerprint import Fingerprinter
 from fishcli.prompt import PromptBuilder, Spoken
 from fishcli.records import Request, Row
+from fishcli.threads import use_torch_threads
 from fishcli.voices import Voice, VoiceBook
 
 GROUP_ROWS = 16  # rows whose references are encoded together
@@ -156,8 +157,7 @@ class PreparingThread:
 
     def _run(self) -> None:
         try:
-            if self._threads is not None:
-                torch.set_num_threads(self._threads)
+            use_torch_threads(self._threads)
             for group in _groups(self._rows):
                 for row, result in zip(group, self._preparer.prepare(group), strict=True):
                     if isinstance(result, Prepared):

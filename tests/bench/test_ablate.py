@@ -58,11 +58,12 @@ def test_a_cpu_compares_what_it_has_and_nothing_else(bench):
         assert all(value > 0 for value in [*line["off"].values(), *line["on"].values()])
 
 
-def test_what_must_be_faster_is(bench):
+def test_what_is_many_times_cheaper_is_seen_to_be(bench):
+    """Only factors of ten and more, in processor time where there is any: machines are busy."""
     by_name = {line["name"].split()[0]: line for line in bench.document["ablations"]}
-    for name in ("prefix", "codes", "condition"):
+    for name, figure in (("codes", "handover_ms"), ("condition", "idle_cpu_ms_per_s")):
         line = by_name[name]
-        assert all(line["on"][figure] < off for figure, off in line["off"].items()), line
+        assert line["on"][figure] < line["off"][figure], line
 
 
 def test_a_frame_is_compared_with_the_ops_that_are_left(models, monkeypatch):

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from fishcli.pipeline.threads import CpuThreads, torch_threads
+from fishcli.threads import CpuThreads, torch_threads, use_torch_threads
 from tests.conftest import CPU
 
 
@@ -39,3 +39,23 @@ def test_the_number_holds_inside_the_block_and_thread_only():
     assert torch.get_num_threads() == before
     with torch_threads(None):
         assert torch.get_num_threads() == before
+
+
+def test_a_threads_number_stays_though_others_set_theirs_before_its_first_operation():
+    before, chosen, others, seen = torch.get_num_threads(), threading.Event(), threading.Event(), []
+
+    def work():
+        use_torch_threads(1)
+        chosen.set()
+        others.wait(10)
+        torch.randn(512, 512) @ torch.randn(512, 512)  # large enough to be parallel
+        seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    chosen.wait(10)
+    torch.set_num_threads(3)
+    others.set()
+    thread.join()
+    torch.set_num_threads(before)
+    assert seen == [1]

@@ -36,12 +36,22 @@ class CpuThreads:
         return cls(max(1, total - codec), codec)
 
 
+def use_torch_threads(count: int | None) -> None:
+    """From now on operations of this thread use ``count`` threads; None: as before.
+
+    Asking for the number first matters: a thread's first parallel operation otherwise takes
+    over the number that was set last anywhere, and with it another order of sums.
+    """
+    torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+
+
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
     """Inside the block operations of this thread use ``count`` threads; None: as before."""
     before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
+    use_torch_threads(count)
     try:
         yield
     finally:
