@@ -1,8 +1,7 @@
-"""The real command in processes of its own: killed, signalled, two at once, a full disk."""
+"""The real command in processes of its own: signalled, two at once, a full disk."""
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -12,10 +11,9 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from tests.pipeline.conftest import HOP, Runs, records, report, row, sounds, write_manifest
+from tests.pipeline.conftest import HOP, report, row, sounds, write_manifest
 
 REPOSITORY = Path(__file__).parents[2]
-KILLS = int(os.environ.get("FISHCLI_TEST_KILLS", "3"))
 START_S = 120.0  # for a process to load its libraries on a busy machine
 ROWS = [row(number, max_new_tokens=2 + number % 9) for number in range(300, 360)]
 
@@ -74,38 +72,6 @@ def check_whole(out: Path) -> None:
         sound = soundfile.info(path)
         assert sound.frames > 0 and sound.frames % HOP == 0
         assert path.stat().st_size == 44 + 2 * sound.frames
-
-
-def test_kill_9_at_any_time_loses_and_breaks_nothing(manifest: Path, tmp_path: Path) -> None:
-    """And with --deterministic the files are those of a run that was not killed."""
-    out = tmp_path / "out"
-    draw = random.Random(0)
-    for kill in range(KILLS):
-        process = start(manifest, out, "--max-batch-size", str(draw.randint(1, 8)))
-        goal = lines(out) + draw.randint(0, 2 * len(ROWS) // (KILLS + 2))
-        wait_for(process, lambda goal=goal: lines(out) > goal)
-        time.sleep(draw.uniform(0, 0.05))
-        process.kill()
-        process.communicate()
-        assert process.returncode in {-signal.SIGKILL, 0, 3}, kill
-        check_whole(out)
-    done = lines(out)
-    assert done > 0
-    last = start(manifest, out)
-    output, _ = last.communicate(timeout=START_S)
-    assert last.returncode == 3, output  # some rows are capped
-    check_whole(out)
-    found = {record["id"]: record for record in records(out) if record}
-    assert set(found) == {each["id"] for each in ROWS}
-    assert {f"{name}.wav" for name in found} == set(sounds(out))
-    for record in found.values():
-        assert (out / record["file"]).stat().st_size == record["bytes"]
-    told = report(out)["rows"]
-    assert told["ok"] + told["capped"] + told["skipped"] == told["read"] == len(ROWS)
-    assert not list((out / ".tmp").iterdir())
-    together = Runs(tmp_path / "together")
-    together(ROWS, deterministic=True)
-    assert sounds(out) == sounds(together.out)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
