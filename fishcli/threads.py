@@ -25,9 +25,15 @@ class CpuThreads:
     codec: int | None
 
     @classmethod
-    def for_device(cls, device: torch.device) -> CpuThreads:
-        """On a CPU the threads that torch would use are divided; a GPU needs no rule."""
-        return cls.share_out(torch.get_num_threads()) if device.type == "cpu" else cls(None, None)
+    def for_device(cls, device: torch.device, *, pinned: bool = False) -> CpuThreads:
+        """On a CPU the threads that torch would use are divided; a GPU needs no rule.
+
+        ``pinned``: one each whatever the machine has, so that sums, and with them the bytes
+        of a file, do not depend on its number of cores.
+        """
+        if device.type != "cpu":
+            return cls(None, None)
+        return cls(1, 1) if pinned else cls.share_out(torch.get_num_threads())
 
     @classmethod
     def share_out(cls, total: int) -> CpuThreads:

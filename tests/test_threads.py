@@ -22,6 +22,12 @@ def test_a_gpu_leaves_the_numbers_alone():
     assert CpuThreads.for_device(CPU).engine >= 1
 
 
+def test_pinned_threads_do_not_depend_on_the_machine():
+    with torch_threads(7):
+        assert CpuThreads.for_device(CPU, pinned=True) == CpuThreads(1, 1)
+        assert CpuThreads.for_device(CPU) != CpuThreads(1, 1)
+
+
 def test_the_number_holds_inside_the_block_and_thread_only():
     before, seen = torch.get_num_threads(), []
 

@@ -93,7 +93,7 @@ class Line:
         self._frame_s = models.codec.hop_length / models.codec.sample_rate
         self._memory = memory
         self._metrics = RunMetrics()
-        self._threads = CpuThreads.for_device(models.device)
+        self._threads = CpuThreads.for_device(models.device, pinned=settings.isolated)
         self._error: BaseException | None = None
         self._error_lock = threading.Lock()
         self._engine = build_engine(

@@ -1,6 +1,7 @@
 """Which runs give the same bytes."""
 
 import pytest
+import torch
 
 from tests.pipeline.conftest import STOPPING, row, sounds
 
@@ -34,6 +35,16 @@ def alone(tmp_path_factory):
 @pytest.mark.parametrize("slots", [1, 2, None])
 def test_deterministic_rows_do_not_depend_on_their_company(run, alone, slots):
     run(ROWS, deterministic=True, max_batch_size=slots)
+    assert sounds(run.out) == alone
+
+
+def test_deterministic_rows_do_not_depend_on_how_many_threads_torch_has(run, alone):
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 3)
+    try:
+        run(ROWS, deterministic=True)
+    finally:
+        torch.set_num_threads(before)
     assert sounds(run.out) == alone
 
 
