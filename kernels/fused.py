@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fishcli.kernels import triton_linear, triton_norm, triton_sampling
-from fishcli.kernels.ops import PLAIN, Ops
+from fishcli.kernels.ops import FUSED_NAME, PLAIN, Ops
 from fishcli.kernels.sampling import CounterDraws, Draws, SamplingState
 from fishcli.kernels.triton_attention import AttentionWorkspace, paged_decode_attention
 from fishcli.kernels.triton_frame import frame_attention
@@ -97,7 +97,7 @@ def self_test(device: torch.device) -> None:
 
 
 FUSED = Ops(
-    name="fused",
+    name=FUSED_NAME,
     linear=linear,
     norm_linear=norm_linear,
     norm_swiglu_linear=norm_swiglu_linear,

@@ -53,6 +53,7 @@ PLAIN = Ops(
     sample_residual=sampling.sample_residual,
 )
 
+FUSED_NAME = "fused"
 ATTENTION_SWITCH = "FISHCLI_KVCACHE_ATTN"  # environment: 1 (default), 0 or required
 
 
