@@ -75,6 +75,7 @@ class Rows:
     failed: int
     skipped: int
     pending: int = 0
+    skipped_capped: int = 0  # of the skipped, those that were cut off when they were made
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,8 @@ def report_table(run: RunReport) -> Table:
     table.add_column(justify="right")
     rows = run.rows
     outcome = f"{rows.ok} ok, {rows.capped} capped, {rows.failed} failed, {rows.skipped} skipped"
+    if rows.skipped_capped:
+        outcome += f" ({rows.skipped_capped} of them capped)"
     pending = f", {rows.pending} not done" if rows.pending else ""
     table.add_row("rows", f"{rows.read} read: {outcome}{pending}")
     for reason, count in sorted(run.reasons.items()):

@@ -58,6 +58,12 @@ def table_text(run: RunReport) -> str:
     return capture.get()
 
 
+def test_rows_skipped_after_being_cut_off_explain_the_exit_code() -> None:
+    rows = Rows(read=3, ok=0, capped=0, failed=0, skipped=3, skipped_capped=2)
+    assert "3 skipped (2 of them capped)" in table_text(report(rows=rows))
+    assert "of them" not in table_text(report())
+
+
 def test_a_spread_of_no_values_is_absent_and_not_zero() -> None:
     assert Spread.of([]) is None
     assert Spread.of([1.0, 2.0, 6.0]) == Spread(3.0, 2.0, pytest.approx(5.6))

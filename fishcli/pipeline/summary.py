@@ -64,11 +64,11 @@ def summarise(
     clock: Clock,
 ) -> RunReport:
     """The report of a run that has ended, by itself or not."""
-    rows = _rows(metrics)
+    rows = _rows(metrics, outcome.skipped_capped)
     interruption = outcome.interruption
     return RunReport(
         rows=rows,
-        exit_code=_exit_code(rows, outcome.skipped_capped, interruption),
+        exit_code=_exit_code(rows, interruption),
         ended="complete" if interruption is None else str(interruption),
         model=checkpoint.name,
         weights=checkpoint.weights,
@@ -97,7 +97,7 @@ def peak_memory_gb(device: torch.device) -> dict[str, float]:
     return peaks
 
 
-def _rows(metrics: RunMetrics) -> Rows:
+def _rows(metrics: RunMetrics, skipped_capped: int) -> Rows:
     status = metrics.status
     done = status["ok"] + status["capped"] + status["failed"] + metrics.skipped
     return Rows(
@@ -106,12 +106,13 @@ def _rows(metrics: RunMetrics) -> Rows:
         capped=status["capped"],
         failed=status["failed"],
         skipped=metrics.skipped,
+        skipped_capped=skipped_capped,
         pending=metrics.rows_total - done,
     )
 
 
-def _exit_code(rows: Rows, skipped_capped: int, interruption: Interrupted | None) -> int:
+def _exit_code(rows: Rows, interruption: Interrupted | None) -> int:
     """0 only if every row of the manifest is ok, whichever run made it so."""
     if interruption is not None:
         return interruption.exit_code
-    return 3 if rows.capped or rows.failed or skipped_capped else 0
+    return 3 if rows.capped or rows.failed or rows.skipped_capped else 0

@@ -50,7 +50,8 @@ def test_every_row_gets_its_whole_file_and_its_place_in_the_tables(run):
     assert [json.loads(line)["file_name"] for line in lines] == [t["file"] for t in table]
     told = report(run.out)
     assert told["rows"] == {"read": 4, "ok": 4, "capped": 0, "failed": 0, "skipped": 0} | {
-        "pending": 0
+        "pending": 0,
+        "skipped_capped": 0,
     }
     assert told["audio_s"] == pytest.approx(sum(t["frames"] for t in table) * HOP / 44100)
     assert run.watcher.last.finished == 4
