@@ -22,3 +22,11 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     if (name == "cuda") != torch.cuda.is_available():
         pytest.skip("kernels run on the GPU where there is one, else under the interpreter")
     return torch.device(name)
+
+
+@pytest.fixture(params=[torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
+def like(request: pytest.FixtureRequest, device: torch.device) -> torch.Tensor:
+    """An empty tensor of the dtype and device under test."""
+    if request.param == torch.bfloat16 and device.type == "cpu":
+        pytest.skip("the interpreter has no bfloat16 products")
+    return torch.empty(0, dtype=request.param, device=device)

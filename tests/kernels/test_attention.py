@@ -58,14 +58,6 @@ def shape(request, device):
     return request.param
 
 
-@pytest.fixture(params=[torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
-def like(request, device):
-    """An empty tensor of the dtype and device under test."""
-    if request.param == torch.bfloat16 and device.type == "cpu":
-        pytest.skip("the interpreter has no bfloat16 products")
-    return torch.empty(0, dtype=request.param, device=device)
-
-
 def assert_close(out: Tensor, twin: Tensor, judge: Tensor) -> None:
     """``out`` against the float32 twin, given the twin in the dtype of ``out``."""
     bound = FLOAT32 if out.dtype == torch.float32 else BFLOAT16 * error(twin, judge)

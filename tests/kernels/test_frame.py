@@ -43,14 +43,6 @@ def shape(request, device):
     return request.param
 
 
-@pytest.fixture(params=[torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
-def like(request, device):
-    """An empty tensor of the dtype and device under test."""
-    if request.param == torch.bfloat16 and device.type == "cpu":
-        pytest.skip("the interpreter has no bfloat16 products")
-    return torch.empty(0, dtype=request.param, device=device)
-
-
 def cache(rows, kv_heads, head_dim, like):
     """Keys and values of a frame that has not begun: NaN throughout."""
     shape = (2, rows, kv_heads, CODEBOOKS, head_dim)

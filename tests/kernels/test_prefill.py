@@ -47,14 +47,6 @@ def shape(request, device):
     return request.param
 
 
-@pytest.fixture(params=[torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)])
-def like(request, device):
-    """An empty tensor of the dtype and device under test."""
-    if request.param == torch.bfloat16 and device.type == "cpu":
-        pytest.skip("the interpreter has no bfloat16 products")
-    return torch.empty(0, dtype=request.param, device=device)
-
-
 def attend(q: Tensor, kv: PagedKV, starts: Tensor) -> Tensor:
     """The kernel, its output full of NaN before, its table a part of a wider one.
 
