@@ -46,18 +46,25 @@ class PromptBuilder:
         ``turns`` are earlier user texts with the frames that answered them. Raises
         :class:`RowError` if a text contains a control token of the model or is not Unicode.
         """
+        return self.ask(self.system(references), text, turns)
+
+    def system(self, references: Sequence[Spoken]) -> Tensor:
+        """The grid of the system message, which all prompts with these references begin with.
+
+        Raises :class:`RowError` as :meth:`build` does.
+        """
         for spoken in references:
             self._check_text("ref_text", spoken.text)
-        parts = [*self._system(references)]
+        return torch.cat(self._system(references), dim=1)
+
+    def ask(self, system: Tensor, text: str, turns: Sequence[Spoken] = ()) -> Tensor:
+        """:meth:`build` behind a system message that is there already."""
+        parts = [system]
         for turn in turns:
             parts += [*self._user(turn.text), self._opening("assistant")]
             parts += [self._audio(turn.codes), self._closing()]
         parts += [*self._user(text), self._opening("assistant")]
         return torch.cat(parts, dim=1)
-
-    def shared_columns(self, references: Sequence[Spoken]) -> int:
-        """Leading columns that every prompt with these references has: the system message."""
-        return sum(part.shape[1] for part in self._system(references))
 
     def _system(self, references: Sequence[Spoken]) -> list[Tensor]:
         opening, closing = self._opening("system"), self._closing()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 
 from fishcli.engine.blocks import BlockManager, Prefix, RowBlocks
@@ -90,7 +91,7 @@ class Scheduler:
         """
         if not self.running:
             return True
-        key, _ = self._prefix_of(request)
+        key, _ = _prefix_of(request, self.manager.block_size)
         expected = _expected(request)
         needed = self.manager.needed(expected) - self.manager.held(key)
         growth = sum(
@@ -104,7 +105,7 @@ class Scheduler:
 
         The second result is its prefix if that is new: the caller must read it first.
         """
-        key, columns = self._prefix_of(request)
+        key, columns = _prefix_of(request, self.manager.block_size)
         new = None
         if key is not None and not self.manager.has_prefix(key):
             new = self.manager.make_prefix(key, columns)
@@ -170,18 +171,6 @@ class Scheduler:
             for start in starts
         ]
 
-    def _prefix_of(self, request: Request) -> tuple[bytes | None, int]:
-        """Digest and number of the columns cached once for all rows of a voice: whole blocks.
-
-        At least the last column is always the row's own, since its hidden state is needed.
-        """
-        size = self.manager.block_size
-        columns = min(request.shared_columns, request.prompt.shape[1] - 1) // size * size
-        if columns == 0:
-            return None, 0
-        grid = request.prompt[:, :columns].contiguous().numpy()
-        return blake2b(grid.tobytes(), digest_size=16).digest(), columns
-
     def _seat(self, row: Running) -> None:
         row.slot = heapq.heappop(self._free)
         self.running[row.slot] = row
@@ -199,6 +188,19 @@ def prefill_groups(columns: Sequence[int], *, isolated: bool) -> list[list[int]]
             groups.append([index])
             widest = columns[index]
     return groups
+
+
+@lru_cache(maxsize=1)  # asked again when the row is placed, and at every look while it is held
+def _prefix_of(request: Request, block_size: int) -> tuple[bytes | None, int]:
+    """Digest and number of the columns cached once for all rows of a voice: whole blocks.
+
+    At least the last column is always the row's own, since its hidden state is needed.
+    """
+    columns = min(request.shared_columns, request.prompt.shape[1] - 1) // block_size * block_size
+    if columns == 0:
+        return None, 0
+    grid = request.prompt[:, :columns].contiguous().numpy()
+    return blake2b(grid.tobytes(), digest_size=16).digest(), columns
 
 
 def _expected(request: Request) -> int:

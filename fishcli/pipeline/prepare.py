@@ -81,7 +81,8 @@ class Preparer:
         if isinstance(voice, RowError):
             raise voice
         spoken = [] if voice is None else [Spoken(voice.text, torch.as_tensor(voice.codes))]
-        prompt = self._prompts.build(row.text, spoken)
+        system = self._prompts.system(spoken)
+        prompt = self._prompts.ask(system, row.text)
         request = Request(
             id=row.id,
             prompt=prompt,
@@ -90,7 +91,7 @@ class Preparer:
             max_frames=self._frames(row),
             ignore_stop=self._exact_frames is not None,
             expected_frames=estimate_frames(row.text),
-            shared_columns=self._prompts.shared_columns(spoken),
+            shared_columns=system.shape[1],
         )
         total = prompt.shape[1] + request.max_frames
         if total > self._capacity:
