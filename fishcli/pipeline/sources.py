@@ -33,33 +33,43 @@ class TicketSource(Protocol):
         ...
 
 
-class OpenSource:
-    """The next row whenever a slot is free.
-
-    Waits for the preparing thread whatever ``wait`` says: which rows share a batch must
-    follow from their order, not from how fast they were prepared.
-    """
+class _PreparedRows:
+    """What every source does: give out prepared rows and keep their tickets."""
 
     def __init__(self, thread: PreparingThread) -> None:
         self.tickets: dict[str, Ticket] = {}
         self._thread = thread
         self._exhausted = False
 
-    def take(self, *, wait: bool) -> Request | None:
+    @property
+    def exhausted(self) -> bool:
+        """Whether no row will ever come again."""
+        return self._exhausted
+
+    def drain(self) -> None:
+        """Give out nothing more: what is running may finish."""
+        self._exhausted = True
+        self._thread.finish()
+
+    def _give(self, submitted: float | None = None) -> Request | None:
+        """The next row, waited for; its clock started at ``submitted``, by default now."""
         prepared = self._thread.get()
         if prepared is None:
             self._exhausted = True
             return None
-        self.tickets[prepared.row.id] = Ticket.of(prepared)
+        self.tickets[prepared.row.id] = Ticket.of(prepared, submitted)
         return prepared.request
 
-    @property
-    def exhausted(self) -> bool:
-        return self._exhausted
 
-    def drain(self) -> None:
-        self._exhausted = True
-        self._thread.finish()
+class OpenSource(_PreparedRows):
+    """The next row whenever a slot is free.
+
+    Waits for the preparing thread whatever ``wait`` says: which rows share a batch must
+    follow from their order, not from how fast they were prepared.
+    """
+
+    def take(self, *, wait: bool) -> Request | None:
+        return self._give()
 
     def done(self, count: int) -> None:
         """Nothing waits for this here."""
@@ -68,16 +78,14 @@ class OpenSource:
         self._thread.stop(error)
 
 
-class ClosedLoop:
+class ClosedLoop(_PreparedRows):
     """``concurrency`` rows in flight: a row is submitted when another has its audio.
 
     A row's clock starts when it is submitted, so waiting for a slot counts.
     """
 
     def __init__(self, thread: PreparingThread, concurrency: int) -> None:
-        self.tickets: dict[str, Ticket] = {}
-        self._thread = thread
-        self._exhausted = False
+        super().__init__(thread)
         self._error: BaseException | None = None
         self._condition = threading.Condition()
         self._submissions = [time.perf_counter()] * concurrency  # times, oldest first
@@ -93,20 +101,7 @@ class ClosedLoop:
             if self._exhausted:  # told to drain while it waited
                 return None
             submitted = self._submissions.pop(0)
-        prepared = self._thread.get()
-        if prepared is None:
-            self._exhausted = True
-            return None
-        self.tickets[prepared.row.id] = Ticket.of(prepared, submitted)
-        return prepared.request
-
-    @property
-    def exhausted(self) -> bool:
-        return self._exhausted
-
-    def drain(self) -> None:
-        self._exhausted = True
-        self._thread.finish()
+        return self._give(submitted)
 
     def done(self, count: int) -> None:
         with self._condition:
